@@ -1,0 +1,54 @@
+# `make demo` and `make test` each work as the only command on a fresh machine: they create the
+# environment in .venv, and install etcd where it is missing and they may. `make help` lists more.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+PYTEST_ARGS ?=
+
+.PHONY: help env etcd lint mypy test soak demo bench clean
+
+help: ## show this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@echo '  ARGS="..." goes to demo and bench, PYTEST_ARGS="..." to test and soak'
+
+env: $(STAMP) ## create .venv with everything for tests and demo
+
+# The stamp is written last: an installation that broke off is done again.
+$(STAMP): pyproject.toml
+	@.ci/environment "$(PYTHON)" "$(VENV)"
+	@touch $@
+
+etcd: ## install etcd through apt, where it is missing and we may
+	@.ci/etcd
+
+lint: $(STAMP) ## ruff, ruff format, import-linter, mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+# The tests marked `lint` run the commands of `make lint`; once is enough.
+test: lint etcd ## lint, then all tests but the soak tests, with coverage
+	$(BIN)/pytest -m 'not soak and not lint' --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
+
+soak: $(STAMP) etcd ## the long tests: many repetitions
+	$(BIN)/pytest -m soak $(PYTEST_ARGS)
+
+demo: $(STAMP) etcd ## train on real data: 3 servers, 4 workers
+	$(BIN)/resilient-ps demo $(ARGS)
+
+bench: $(STAMP) ## measure this machine: push and pull beside the raw limit
+	$(BIN)/resilient-ps bench $(ARGS)
+
+clean: ## remove the environment, caches and build products
+	rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find resilient_ps coordinator storage chaos tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Faults, simulation and the checkers that judge a run."""

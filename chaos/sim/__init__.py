@@ -1,0 +1,1 @@
+"""The in-memory host: production machines, one thread, virtual time, a seed."""

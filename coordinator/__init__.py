@@ -1,0 +1,1 @@
+"""The control plane: what the cluster agrees on through etcd."""

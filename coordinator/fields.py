@@ -1,0 +1,167 @@
+"""A JSON object from etcd, read strictly: every field is there, of its type, and within bounds.
+
+Anybody with access to etcd can write anything there. What does not parse is refused with the key,
+the fault and the remedy; nothing is guessed, and sizes are checked before parsing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Never
+
+from resilient_ps.errors import BadInput
+
+MAX_RECORD_BYTES = 64 * 1024
+MAX_DEPTH = 16  # of nested JSON; checked before the parser recurses
+MAX_ITEMS = 1024
+MAX_TEXT_CHARS = 1024
+INT64_MAX = 2**63 - 1
+UINT64_MAX = 2**64 - 1
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+JsonObject = dict[str, Any]
+
+
+class Fields:
+    """The fields of one JSON object. Take each one, then call `end()`.
+
+    `key` is the etcd key that errors name. Raises BadInput for everything that is not as said.
+    """
+
+    def __init__(self, raw: bytes, key: bytes, what: str) -> None:
+        self._key = key.decode(errors="replace")
+        self._what = what
+        self._left: JsonObject = self._parse(raw)
+
+    def fail(self, reason: str) -> Never:
+        raise BadInput(
+            f"etcd key {self._key}: not a valid {self._what}: {reason}. It was written by another "
+            "program or version: use another cluster name, or run the version that wrote it"
+        )
+
+    def end(self) -> None:
+        if self._left:
+            self.fail(f"unknown field {_short(min(self._left))}")
+
+    def integer(self, name: str, least: int, most: int) -> int:
+        value = self._take(name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            self.fail(f"{name} is {_short(value)}, not a whole number from {least} to {most}")
+        return value
+
+    def number(self, name: str, least: float, most: float) -> float:
+        value = self._take(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.fail(f"{name} is {_short(value)}, not a number")
+        if not least <= value <= most:
+            self.fail(f"{name} is {_short(value)}, not a number from {least:g} to {most:g}")
+        return float(value)
+
+    def text(self, name: str, *, least: int = 0, most: int = MAX_TEXT_CHARS) -> str:
+        """A string of `least` to `most` characters."""
+        return self._text(name, self._take(name), least, most)
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        value = self.text(name)
+        if value not in choices:
+            self.fail(f"{name} is {_short(value)}, not one of {', '.join(choices)}")
+        return value
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """A list of distinct, non-empty strings."""
+        values = self._list(name)
+        names = tuple(self._text(name, value, 1, MAX_TEXT_CHARS) for value in values)
+        if len(set(names)) != len(names):
+            self.fail(f"{name} names something twice: {_short(values)}")
+        return names
+
+    def pair(self, name: str) -> tuple[int, int]:
+        """Two whole numbers of 0 to 2^63 - 1."""
+        values = self._list(name)
+        if len(values) != 2 or not all(type(v) is int and 0 <= v <= INT64_MAX for v in values):
+            self.fail(f"{name} is {_short(values)}, not two whole numbers")
+        return values[0], values[1]
+
+    def object(self, name: str) -> JsonObject:
+        value = self._take(name)
+        if not isinstance(value, dict):
+            self.fail(f"{name} is {_short(value)}, not an object")
+        return value
+
+    def _take(self, name: str) -> Any:
+        if name not in self._left:
+            self.fail(f"field {name} is missing")
+        return self._left.pop(name)
+
+    def _list(self, name: str) -> list[Any]:
+        value = self._take(name)
+        if not isinstance(value, list) or len(value) > MAX_ITEMS:
+            self.fail(f"{name} is {_short(value)}, not a list of at most {MAX_ITEMS}")
+        return value
+
+    def _text(self, name: str, value: Any, least: int, most: int) -> str:
+        if not isinstance(value, str) or not least <= len(value) <= most:
+            self.fail(f"{name} is {_short(value)}, not a text of {least} to {most} characters")
+        if _SURROGATE.search(value):
+            self.fail(f"{name} is {_short(value)}, which is not Unicode text")
+        return value
+
+    def _parse(self, raw: bytes) -> JsonObject:
+        if len(raw) > MAX_RECORD_BYTES:
+            self.fail(f"it has {len(raw)} bytes, at most {MAX_RECORD_BYTES} are allowed")
+        try:
+            text = raw.decode()
+            if _depth(text) > MAX_DEPTH:
+                self.fail(f"it is nested deeper than {MAX_DEPTH}")
+            value = json.loads(
+                text, object_pairs_hook=_without_repeats, parse_constant=_no_constant
+            )
+        except BadInput:
+            raise
+        except (ValueError, RecursionError) as error:
+            self.fail(f"{error} in {_short(raw)}")
+        if not isinstance(value, dict):
+            self.fail(f"it is {_short(value)}, not an object")
+        return value
+
+
+def dump(fields: Mapping[str, Any], what: str) -> bytes:
+    """The JSON bytes of a record; the same fields always give the same bytes."""
+    try:
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadInput(f"a {what} cannot be written as JSON: {error}") from error
+    return text.encode()
+
+
+def _depth(text: str) -> int:
+    """How deeply arrays and objects are nested; brackets in strings do not count."""
+    deepest = depth = 0
+    for bracket in re.findall(r"[][{}]", _STRING.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> JsonObject:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a field is given twice")
+    if any(isinstance(value, float) and not math.isfinite(value) for value in fields.values()):
+        raise ValueError("a number is too large")
+    return fields
+
+
+def _no_constant(name: str) -> Never:
+    raise ValueError(f"{name} is no number")
+
+
+def _short(value: object) -> str:
+    """The beginning of a value: messages stay readable whatever somebody wrote to etcd."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,146 @@
+"""Where a cluster keeps what in etcd: all keys lie below `/resilient-ps/<cluster>/`.
+
+    config                    ClusterConfig
+    servers/<name>            ServerRecord, under the server's lease
+    shards/<i>                ShardRecord
+    leaders/<i>               the primary of shard i, under its lease
+    coordinator/leader        the elected coordinator, under its lease
+    tables/<name>             TableRecord; <name> may have slashes: namespace/table
+    jobs/<name>               JobRecord
+    jobs/<name>/ranks/<r>     counter: incarnations of rank r
+    intents/<number>          IntentRecord
+    counters/<what>           the last number given: to a table, a job, an intent
+
+A cluster's name has no slash and the prefix ends with one, so that no cluster's keys lie below
+another's. Numbers are padded with zeros: the order of keys is the order of numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from resilient_ps.errors import BadInput
+
+ROOT = "/resilient-ps/"
+MAX_NAME_CHARS = 100
+MAX_TABLE_CHARS = 200
+MAX_SHARD = 1023
+MAX_RANK = 65_535
+MAX_INTENT = 10**12 - 1
+
+Counter = Literal["tables", "jobs", "intents"]
+Kind = Literal[
+    "config",
+    "server",
+    "shard",
+    "leader",
+    "coordinator",
+    "table",
+    "job",
+    "rank",
+    "intent",
+    "counter",
+]
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._:-]*"
+_NAME_RULE = "begin with a letter or digit, then use letters, digits and . _ : -"
+_SHAPES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("config", re.compile(r"config")),
+    ("server", re.compile(rf"servers/(?P<name>{_NAME})")),
+    ("shard", re.compile(r"shards/(?P<number>[0-9]{4})")),
+    ("leader", re.compile(r"leaders/(?P<number>[0-9]{4})")),
+    ("coordinator", re.compile(r"coordinator/leader")),
+    ("table", re.compile(rf"tables/(?P<name>{_NAME}(/{_NAME})*)")),
+    ("job", re.compile(rf"jobs/(?P<name>{_NAME})")),
+    ("rank", re.compile(rf"jobs/(?P<name>{_NAME})/ranks/(?P<number>[0-9]{{5}})")),
+    ("intent", re.compile(r"intents/(?P<number>[0-9]{12})")),
+    ("counter", re.compile(r"counters/(?P<name>tables|jobs|intents)")),
+)
+
+
+class Located(NamedTuple):
+    """What a key is: e.g. ("rank", "my-job", 3). A part that it does not have is "" or -1."""
+
+    kind: Kind
+    name: str = ""
+    number: int = -1
+
+
+class ClusterKeys:
+    """The keys of one cluster. Every method raises BadInput for names and numbers it refuses."""
+
+    def __init__(self, cluster: str) -> None:
+        self.cluster = check_name("cluster", cluster)
+        self.prefix = f"{ROOT}{cluster}/".encode()
+        self.config = self.prefix + b"config"
+        self.coordinator_leader = self.prefix + b"coordinator/leader"
+        self.servers = self.prefix + b"servers/"
+        self.shards = self.prefix + b"shards/"
+        self.leaders = self.prefix + b"leaders/"
+        self.tables = self.prefix + b"tables/"
+        self.jobs = self.prefix + b"jobs/"
+        self.intents = self.prefix + b"intents/"
+
+    def server(self, name: str) -> bytes:
+        return self.servers + check_name("server", name).encode()
+
+    def shard(self, shard: int) -> bytes:
+        return self.shards + _number("shard", shard, MAX_SHARD, digits=4)
+
+    def leader(self, shard: int) -> bytes:
+        return self.leaders + _number("shard", shard, MAX_SHARD, digits=4)
+
+    def table(self, name: str) -> bytes:
+        return self.tables + check_table_name(name).encode()
+
+    def job(self, name: str) -> bytes:
+        return self.jobs + check_name("job", name).encode()
+
+    def ranks(self, job: str) -> bytes:
+        """Prefix of the counters of all ranks of a job."""
+        return self.job(job) + b"/ranks/"
+
+    def rank(self, job: str, rank: int) -> bytes:
+        return self.ranks(job) + _number("rank", rank, MAX_RANK, digits=5)
+
+    def intent(self, number: int) -> bytes:
+        return self.intents + _number("intent", number, MAX_INTENT, digits=12)
+
+    def counter(self, what: Counter) -> bytes:
+        return self.prefix + f"counters/{what}".encode()
+
+    def locate(self, key: bytes) -> Located | None:
+        """What `key` is; None when it is no key of this cluster, or of a later version of it."""
+        if not key.startswith(self.prefix):
+            return None
+        below = key.removeprefix(self.prefix).decode(errors="replace")
+        for kind, shape in _SHAPES:
+            if match := shape.fullmatch(below):
+                parts = match.groupdict()
+                return Located(kind, parts.get("name") or "", int(parts.get("number") or -1))
+        return None
+
+
+def check_name(what: str, name: str) -> str:
+    """Return `name` if it can name a cluster, server or job, else raise BadInput."""
+    if len(name) > MAX_NAME_CHARS:
+        raise BadInput(f"the {what} name {name[:20]!r}... is longer than {MAX_NAME_CHARS} letters")
+    if not re.fullmatch(_NAME, name):
+        raise BadInput(f"{name!r} cannot name a {what}: {_NAME_RULE}")
+    return name
+
+
+def check_table_name(name: str) -> str:
+    """Return `name` if it can name a table, else raise BadInput."""
+    if len(name) > MAX_TABLE_CHARS:
+        raise BadInput(f"the table name {name[:20]!r}... is longer than {MAX_TABLE_CHARS} letters")
+    if not re.fullmatch(rf"{_NAME}(/{_NAME})*", name):
+        raise BadInput(f"{name!r} cannot name a table: {_NAME_RULE}, with / between namespaces")
+    return name
+
+
+def _number(what: str, number: int, most: int, *, digits: int) -> bytes:
+    if not 0 <= number <= most:
+        raise BadInput(f"{what} {number} is out of range: 0 to {most}")
+    return f"{number:0{digits}d}".encode()

@@ -1,0 +1,139 @@
+"""A server's place in the cluster: its lease, its record, and how long it may answer.
+
+Theory of operation. The server is granted a lease and writes its record under it, guarded by the
+record's absence: of two processes with one name, the second waits until the first one's lease is
+gone. It renews at a third of the TTL. The lease is *provably* valid for one TTL from the moment at
+which the last good renewal was sent, on the monotonic clock; past that moment the server refuses
+(`may_answer`), without having to be told. A renewal answered with TTL 0 is a lost lease: the server
+starts over with a new one.
+
+States: `granting` -> `registering` -> `member` (-> `granting` when the lease is lost).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from resilient_ps.coordinator.keys import ClusterKeys
+from resilient_ps.coordinator.kv import (
+    KvAnswered,
+    KvCall,
+    KvFailed,
+    Leased,
+    LeaseGrant,
+    LeaseRefresh,
+    LeaseRevoke,
+    LeaseTtl,
+    Put,
+    Read,
+    Txn,
+    TxnResult,
+    absent,
+)
+from resilient_ps.coordinator.records import ServerRecord
+from resilient_ps.machine import Effect, Log, SetTimer
+
+GRANT_REF, REGISTER_REF, REFRESH_REF, REVOKE_REF = 10, 11, 12, 13
+REFS = frozenset({GRANT_REF, REGISTER_REF, REFRESH_REF, REVOKE_REF})
+TIMER = "membership"
+RETRY_NS = 300_000_000
+SECOND_NS = 10**9
+
+State = Literal["granting", "registering", "member", "left"]
+
+
+@dataclass(slots=True)
+class Membership:
+    """The machine of one server's lease and record."""
+
+    keys: ClusterKeys
+    record: ServerRecord  # `lease` is filled in
+    lease_ttl_s: int
+    state: State = "granting"
+    deadline_ns: int = 0  # until when the lease is provably valid
+    _sent_ns: int = 0
+    _ttl_ns: int = 0
+
+    @property
+    def lease(self) -> int:
+        """The lease that everything of this server hangs on; 0 while there is none."""
+        return self.record.lease
+
+    def may_answer(self, now_ns: int) -> bool:
+        """Is the lease provably valid?"""
+        return self.state == "member" and now_ns < self.deadline_ns
+
+    def start(self, now_ns: int) -> list[Effect]:
+        """Ask for a lease."""
+        self.state = "granting"
+        self._sent_ns = now_ns
+        return [KvCall(GRANT_REF, LeaseGrant(self.lease_ttl_s))]
+
+    def leave(self) -> list[Effect]:
+        """Orderly end: everything under the lease disappears at once."""
+        self.state = "left"
+        return [KvCall(REVOKE_REF, LeaseRevoke(self.lease))] if self.lease else []
+
+    def on_timer(self, now_ns: int) -> list[Effect]:
+        """Renew, or try again what has failed."""
+        if self.state == "member":
+            self._sent_ns = now_ns
+            return [KvCall(REFRESH_REF, LeaseRefresh(self.lease))]
+        if self.state == "registering":
+            return self._register(now_ns)
+        return self.start(now_ns) if self.state == "granting" else []
+
+    def on_answer(self, event: KvAnswered | KvFailed, now_ns: int) -> list[Effect]:
+        """What became of a call of ours."""
+        if self.state == "left":
+            return []
+        if isinstance(event, KvFailed):
+            why = {"error": str(event.error)}
+            return [Log("warning", "etcd call failed", why), self._timer(now_ns + RETRY_NS)]
+        match event.result:
+            case Leased(lease, ttl_s):
+                self.record = replace(self.record, lease=lease)
+                self._ttl_ns = ttl_s * SECOND_NS
+                self.deadline_ns = self._sent_ns + self._ttl_ns
+                self.state = "registering"
+                return self._register(now_ns)
+            case TxnResult() as result:
+                return self._on_registered(result, now_ns)
+            case LeaseTtl(_, ttl_s) if ttl_s > 0:
+                self.deadline_ns = self._sent_ns + self._ttl_ns
+                return [self._timer(now_ns + self._ttl_ns // 3)]
+            case LeaseTtl():
+                lost = Log("error", "lease lost", {"lease": self.lease})
+                return [lost, *self.start(now_ns)]
+            case _:
+                return []
+
+    def _register(self, now_ns: int) -> list[Effect]:
+        self._sent_ns = now_ns
+        key = self.keys.server(self.record.server)
+        value = self.record.to_bytes()
+        txn = Txn((absent(key),), (Put(key, value, self.lease),), (Read(key),))
+        refresh = KvCall(REFRESH_REF, LeaseRefresh(self.lease))
+        return [KvCall(REGISTER_REF, txn, str(self.record.process).encode()), refresh]
+
+    def _on_registered(self, result: TxnResult, now_ns: int) -> list[Effect]:
+        if result.succeeded:
+            self.state = "member"
+            return [
+                Log("info", "registered", {"server": self.record.server, "lease": self.lease}),
+                self._timer(now_ns + self._ttl_ns // 3),
+            ]
+        waiting = Log(
+            "warning",
+            "name taken",
+            {
+                "server": self.record.server,
+                "remedy": "another process with this name holds a lease; waiting until it ends "
+                "(if that one is to stay, start this one with another --name)",
+            },
+        )
+        return [waiting, self._timer(now_ns + RETRY_NS)]
+
+    def _timer(self, at_ns: int) -> SetTimer:
+        return SetTimer(TIMER, at_ns)

@@ -1,0 +1,249 @@
+"""What a cluster keeps in etcd: one frozen record per kind of key, as strict JSON.
+
+`to_bytes()` gives the value to store, `from_bytes(raw, key)` reads one. Both refuse what the other
+would refuse: nothing can be written that could not be read. `key` is the etcd key that errors name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal, Self, TypeAlias, cast, get_args
+
+from resilient_ps.coordinator.fields import INT64_MAX, UINT64_MAX, Fields, JsonObject, dump
+from resilient_ps.coordinator.keys import (
+    MAX_INTENT,
+    MAX_NAME_CHARS,
+    MAX_RANK,
+    MAX_SHARD,
+)
+from resilient_ps.coordinator.placement import MAX_REPLICAS, MAX_SHARDS
+from resilient_ps.coordinator.ring import MAX_MEMBERS, MAX_VNODES, MAX_WEIGHT, MIN_WEIGHT
+from resilient_ps.ids import Epoch
+
+JobState: TypeAlias = Literal["running", "stopped", "done"]
+
+MAX_SPEC_CHARS = 32 * 1024
+MAX_PORT = 65_535
+MAX_PATH_CHARS = 107  # of a Unix socket, from Linux's struct sockaddr_un
+
+
+class Record:
+    """A value in etcd. Subclasses are frozen dataclasses and say how to read each field."""
+
+    WHAT: ClassVar[str]
+
+    @classmethod
+    def _read(cls, fields: Fields) -> Self:
+        raise NotImplementedError
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, key: bytes) -> Self:
+        """Read a stored value. Raises BadInput naming `key`, the fault and the remedy."""
+        fields = Fields(raw, key, cls.WHAT)
+        record = cls._read(fields)
+        fields.end()
+        return record
+
+    def to_bytes(self) -> bytes:
+        """The value to store. Raises BadInput for what `from_bytes` would refuse."""
+        raw = dump(self._fields(), self.WHAT)
+        self.from_bytes(raw, b"(not written yet)")
+        return raw
+
+    def _fields(self) -> JsonObject:
+        return asdict(cast(Any, self))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig(Record):
+    """What was fixed when the cluster was created, and its incarnation."""
+
+    WHAT = "cluster configuration"
+
+    cluster_id: str  # random hex
+    incarnation: int  # from 1; grows with every rollback and restore
+    shards: int
+    initial_servers: int
+    replicas: int
+    vnodes: int
+    created_by: str
+
+    @classmethod
+    def _read(cls, fields: Fields) -> Self:
+        cluster_id = fields.text("cluster_id", least=8, most=64)
+        if not set(cluster_id) <= set("0123456789abcdef"):
+            fields.fail(f"cluster_id is {cluster_id!r}, not lower-case hexadecimal")
+        return cls(
+            cluster_id=cluster_id,
+            incarnation=fields.integer("incarnation", 1, INT64_MAX),
+            shards=fields.integer("shards", 1, MAX_SHARDS),
+            initial_servers=fields.integer("initial_servers", 1, MAX_MEMBERS),
+            replicas=fields.integer("replicas", 1, MAX_REPLICAS),
+            vnodes=fields.integer("vnodes", 1, MAX_VNODES),
+            created_by=fields.text("created_by"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRecord(Record):
+    """A running server process. It lies under the server's lease: it is there while it lives."""
+
+    WHAT = "server record"
+
+    server: str
+    process: int  # the process's incarnation id, drawn at boot
+    host: str  # to connect to
+    port: int
+    unix_path: str  # for clients on `hostname`; "" when there is none
+    zone: str
+    weight: float
+    lease: int
+    version: str
+    pid: int
+    hostname: str
+
+    @classmethod
+    def _read(cls, fields: Fields) -> Self:
+        return cls(
+            server=fields.text("server", least=1, most=MAX_NAME_CHARS),
+            process=fields.integer("process", 1, UINT64_MAX),
+            host=fields.text("host", least=1, most=255),
+            port=fields.integer("port", 1, MAX_PORT),
+            unix_path=fields.text("unix_path", most=MAX_PATH_CHARS),
+            zone=fields.text("zone", most=MAX_NAME_CHARS),
+            weight=fields.number("weight", MIN_WEIGHT, MAX_WEIGHT),
+            lease=fields.integer("lease", 0, INT64_MAX),
+            version=fields.text("version", most=100),
+            pid=fields.integer("pid", 0, INT64_MAX),
+            hostname=fields.text("hostname", most=255),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord(Record):
+    """Who holds a shard, and in which epoch. It changes in guarded transactions only.
+
+    Before the first election `primary` is "" and `primary_process` 0. A primary is in `in_sync`;
+    nobody is in `in_sync` and `learners`. `nonce` tells whose transaction wrote this value, when
+    the answer to the transaction was lost.
+    """
+
+    WHAT = "shard record"
+
+    shard: int
+    epoch: Epoch
+    primary: str
+    primary_process: int
+    in_sync: tuple[str, ...]
+    learners: tuple[str, ...]
+    ring_version: int
+    nonce: str
+
+    @classmethod
+    def _read(cls, fields: Fields) -> Self:
+        record = cls(
+            shard=fields.integer("shard", 0, MAX_SHARD),
+            epoch=Epoch(*fields.pair("epoch")),
+            primary=fields.text("primary", most=MAX_NAME_CHARS),
+            primary_process=fields.integer("primary_process", 0, UINT64_MAX),
+            in_sync=fields.names("in_sync"),
+            learners=fields.names("learners"),
+            ring_version=fields.integer("ring_version", 0, INT64_MAX),
+            nonce=fields.text("nonce", most=64),
+        )
+        if record.primary and record.primary not in record.in_sync:
+            fields.fail(f"primary {record.primary!r} is not in in_sync")
+        if bool(record.primary) != bool(record.primary_process):
+            fields.fail("primary and primary_process must both be given, or neither")
+        if both := sorted(set(record.in_sync) & set(record.learners)):
+            fields.fail(f"{both[0]!r} is in in_sync and in learners")
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class TableRecord(Record):
+    """A table: the number that messages use for it, and its specification as JSON text."""
+
+    WHAT = "table record"
+
+    table_id: int
+    spec_json: str
+
+    @classmethod
+    def _read(cls, fields: Fields) -> Self:
+        return cls(
+            table_id=fields.integer("table_id", 1, 2**32 - 1),
+            spec_json=fields.text("spec_json", least=2, most=MAX_SPEC_CHARS),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord(Record):
+    """A training job: how many ranks, under which consistency, in which state."""
+
+    WHAT = "job record"
+
+    job_id: int
+    name: str
+    consistency: str  # "bsp", "bsp:mean", "ssp:3", "asp"
+    ranks: int
+    state: JobState
+
+    @classmethod
+    def _read(cls, fields: Fields) -> Self:
+        return cls(
+            job_id=fields.integer("job_id", 1, 2**32 - 1),
+            name=fields.text("name", least=1, most=MAX_NAME_CHARS),
+            consistency=fields.text("consistency", least=3, most=MAX_NAME_CHARS),
+            ranks=fields.integer("ranks", 1, MAX_RANK + 1),
+            state=cast(JobState, fields.choice("state", get_args(JobState))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IntentRecord(Record):
+    """A numbered intent of the coordinator: written before any shard is told of it.
+
+    `result` is what came of it, as a JSON object (a join's first clock, for instance).
+    """
+
+    WHAT = "intent record"
+
+    number: int
+    kind: Literal["join", "leave"]
+    job: str
+    rank: int
+    incarnation: int
+    state: Literal["open", "done", "aborted"]
+    result: JsonObject = field(default_factory=dict)
+
+    @classmethod
+    def _read(cls, fields: Fields) -> Self:
+        kind = fields.choice("kind", ("join", "leave"))
+        state = fields.choice("state", ("open", "done", "aborted"))
+        return cls(
+            number=fields.integer("number", 1, MAX_INTENT),
+            kind=cast(Literal["join", "leave"], kind),
+            job=fields.text("job", least=1, most=MAX_NAME_CHARS),
+            rank=fields.integer("rank", 0, MAX_RANK),
+            incarnation=fields.integer("incarnation", 0, INT64_MAX),
+            state=cast(Literal["open", "done", "aborted"], state),
+            result=fields.object("result"),
+        )
+
+
+def read_counter(raw: bytes | None, key: bytes) -> int:
+    """The last number that a counter gave; 0 when there is none yet (`raw` is None)."""
+    if raw is None:
+        return 0
+    fields = Fields(raw, key, "counter")
+    last = fields.integer("last", 0, INT64_MAX)
+    fields.end()
+    return last
+
+
+def counter_bytes(last: int) -> bytes:
+    """The value of a counter whose last number given is `last`."""
+    raw = dump({"last": last}, "counter")
+    read_counter(raw, b"(not written yet)")
+    return raw

@@ -1,0 +1,74 @@
+"""resilient-ps: the parameter server that survives.
+
+import numpy as np
+import resilient_ps as ps
+
+with ps.local_cluster(servers=2) as cluster, cluster.connect() as client:
+    with client.worker("job", rank=0, of=1, consistency=ps.SSP(staleness=3)) as worker:
+        table = worker.sparse_table("weights", dim=1, optimiser=ps.SGD(lr=0.1))
+        table.push([7, 9], np.ones((2, 1), np.float32))
+        worker.tick()
+        print(table.pull([7, 9]))
+"""
+
+from resilient_ps.client.connection import Client, connect
+from resilient_ps.client.future import Future
+from resilient_ps.client.launch import local_cluster
+from resilient_ps.client.tables import DenseTable, SparseTable
+from resilient_ps.client.worker import Worker
+from resilient_ps.consistency import ASP, BSP, SSP
+from resilient_ps.errors import (
+    BadInput,
+    Bug,
+    DeadlineExceeded,
+    Fenced,
+    FixTheCall,
+    NotFound,
+    NotRepeatable,
+    Reopen,
+    ResilientPsError,
+    RetryLater,
+    RolledBack,
+    SpecMismatch,
+    Unavailable,
+)
+from resilient_ps.tables.initialisers import Constant, Normal, Uniform, Zeros
+from resilient_ps.tables.optimisers import FTRL, SGD, Adagrad, Adam, Momentum, Sum
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ASP",
+    "BSP",
+    "FTRL",
+    "SGD",
+    "SSP",
+    "Adagrad",
+    "Adam",
+    "BadInput",
+    "Bug",
+    "Client",
+    "Constant",
+    "DeadlineExceeded",
+    "DenseTable",
+    "Fenced",
+    "FixTheCall",
+    "Future",
+    "Momentum",
+    "Normal",
+    "NotFound",
+    "NotRepeatable",
+    "Reopen",
+    "ResilientPsError",
+    "RetryLater",
+    "RolledBack",
+    "SparseTable",
+    "SpecMismatch",
+    "Sum",
+    "Unavailable",
+    "Uniform",
+    "Worker",
+    "Zeros",
+    "connect",
+    "local_cluster",
+]

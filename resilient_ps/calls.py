@@ -1,0 +1,258 @@
+"""Calls to shards, delivered until every shard has answered.
+
+Theory of operation. A `Call` is one request to some shards. `Calls` sends each server one message
+with the parts of its shards, and keeps the call until all shards have given a final answer.
+A broken connection, a shard that is not owned where we thought, a gap or a full buffer are not
+final: after a short pause, everything that is still open for the shard is sent again *in the
+original order*, with the same identity; shards recognise repeats. Answers that a call does not
+wait for (any more) are dropped, as are those that are older than what was seen of the shard.
+
+Invariants: writes to one shard leave in the order of their calls; `seen` never goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from resilient_ps.coordinator.kv import KvCall, Read
+from resilient_ps.ids import NOWHERE, READER, Position, WorkerId
+from resilient_ps.machine import Effect, Send, SetTimer
+from resilient_ps.messages import NO_KEYS, Answer, Keys, Kind, Part, PartAnswer, Request, Status
+from resilient_ps.messages import Values as ValueArray
+from resilient_ps.routing import Routing
+
+RESEND_FIRST_NS = 20_000_000
+RESEND_MOST_NS = 1_000_000_000
+RESEND_TIMER = "calls/resend"
+ROUTING_REF = 1
+
+_AGAIN = frozenset({Status.NOT_OWNER, Status.GAP, Status.BUSY})
+
+
+class Piece(NamedTuple):
+    """What of a call is one shard's: keys, gradients, and the last push sent there before."""
+
+    first: int = 0  # its keys are `call.keys[first : first + count]`
+    count: int = 0  # type: ignore[assignment]  # shadows tuple.count, which nobody needs
+    values: tuple[ValueArray, ...] = ()
+    prev: int = 0
+    out: tuple[memoryview, ...] = ()  # PULL: where to receive the values, as bytes
+
+    @property
+    def elements(self) -> int:
+        """Number of gradient values."""
+        return sum([piece.size for piece in self.values])
+
+
+_NOTHING = Piece()
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A request on its way. `shards` are in routing order; `pending` have not answered yet."""
+
+    number: int
+    kind: Kind
+    shards: tuple[int, ...]
+    worker: WorkerId = READER
+    clock: int = 0
+    n: int = 0
+    table: int = 0
+    wait_ns: int = 0
+    rate: float = 0.0
+    settled: bool = False
+    text: bytes = b""
+    keys: Keys = field(default_factory=lambda: NO_KEYS)  # of all shards, in the order of `shards`
+    pieces: Mapping[int, Piece] = field(default_factory=dict)
+    pending: set[int] = field(default_factory=set)
+    answers: dict[int, PartAnswer] = field(default_factory=dict)
+    reason: dict[int, str] = field(default_factory=dict)  # why a shard has not answered yet
+    context: Any = None
+
+    def __post_init__(self) -> None:
+        self.pending = set(self.shards)
+
+    @property
+    def done(self) -> bool:
+        """Has every shard given its final answer?"""
+        return not self.pending
+
+    def failure(self) -> PartAnswer | None:
+        """The first answer, by shard, that is an error."""
+        for shard in sorted(self.answers):
+            if self.answers[shard].status is not Status.OK:
+                return self.answers[shard]
+        return None
+
+
+class Calls:
+    """The open calls of one client, and how they reach their shards."""
+
+    def __init__(self, routing: Routing, prefix: bytes) -> None:
+        self.routing = routing
+        self.seen: list[Position] = [NOWHERE] * routing.shards
+        self.open: dict[int, Call] = {}
+        self._prefix = prefix
+        self._numbers = 0
+        self._again: set[int] = set()  # shards for which everything is to be sent again
+        self._pause_ns = RESEND_FIRST_NS
+        self._timer_set = False
+        self._reading_routing = False
+
+    def next_number(self) -> int:
+        """A request number that no open call has."""
+        self._numbers += 1
+        return self._numbers
+
+    def start(self, call: Call, now_ns: int) -> list[Effect]:
+        """Send a call for the first time."""
+        self.open[call.number] = call
+        effects: list[Effect] = []
+        by_peer: dict[str, list[int]] = {}
+        for shard in call.shards:
+            peer = self.routing.peer(shard)
+            if peer is None or shard in self._again:
+                call.reason[shard] = self.routing.describe(shard)
+                effects += self._later(shard, now_ns)
+            else:
+                by_peer.setdefault(peer, []).append(shard)
+        for peer, shards in by_peer.items():
+            effects.append(Send(peer, self._request(call, shards)))
+        return effects
+
+    def abandon(self, number: int) -> None:
+        """Wait for this call no more; what it did remains unknown."""
+        self.open.pop(number, None)
+
+    def on_answer(self, answer: Answer, now_ns: int) -> tuple[Call | None, list[Effect]]:
+        """Take an answer in: the call if this completed it, and what is to be done."""
+        call = self.open.get(answer.request)
+        if call is None:
+            return None, []
+        effects: list[Effect] = []
+        for part in answer.parts:
+            shard = part.shard
+            if shard not in call.pending or part.at < self.seen[shard]:
+                continue
+            if part.status in _AGAIN:
+                call.reason[shard] = part.text.decode(errors="replace") or part.status.name
+                effects += self._later(shard, now_ns)
+                continue
+            self.seen[shard] = part.at
+            call.answers[shard] = part
+            call.pending.discard(shard)
+            self._pause_ns = RESEND_FIRST_NS
+        if not call.pending:
+            del self.open[call.number]
+            return call, effects
+        return None, effects
+
+    def on_peer_lost(self, peer: str, now_ns: int) -> list[Effect]:
+        """Everything that is open on this server's shards is to be sent again."""
+        waiting = {shard for call in self.open.values() for shard in call.pending}
+        effects: list[Effect] = []
+        for shard in sorted(waiting):
+            if self.routing.peer(shard) == peer:
+                effects += self._later(shard, now_ns)
+        return effects
+
+    def on_timer(self, now_ns: int) -> list[Effect]:
+        """The pause is over: read the routing; sending again follows when it has been read."""
+        self._timer_set = False
+        if self._reading_routing:
+            return []
+        self._reading_routing = True
+        return [KvCall(ROUTING_REF, Read(self._prefix, prefix=True))]
+
+    def on_routing(self, routing: Routing | None, now_ns: int) -> list[Effect]:
+        """New routing (None: it could not be read): send again what is open, in order."""
+        self._reading_routing = False
+        if routing is not None and routing.shards == self.routing.shards:
+            self.routing = routing
+        shards, self._again = self._again, set()
+        effects: list[Effect] = []
+        for call in list(self.open.values()):
+            for shard in call.shards:
+                if shard not in shards or shard not in call.pending:
+                    continue
+                peer = self.routing.peer(shard)
+                if peer is None:
+                    call.reason[shard] = self.routing.describe(shard)
+                    effects += self._later(shard, now_ns)
+                else:
+                    effects.append(Send(peer, self._request(call, [shard])))
+        return effects
+
+    def places(self, number: int, parts: Iterable[PartAnswer]) -> list[memoryview] | None:
+        """Where the values of an answer are to be received; None where nobody waits for them."""
+        call = self.open.get(number)
+        if call is None:
+            return None
+        views: list[memoryview] = []
+        for part in parts:
+            if part.status is not Status.OK:
+                continue
+            piece = call.pieces.get(part.shard, _NOTHING)
+            if part.shard not in call.pending or part.at < self.seen[part.shard]:
+                return None
+            views.extend(piece.out)
+        return views
+
+    def waits_for(self, call: Call) -> str:
+        """For error texts: which shards have not answered, and why."""
+        shards = sorted(call.pending)[:4]
+        more = f" and {len(call.pending) - 4} more shards" if len(call.pending) > 4 else ""
+        told = [
+            self.routing.describe(shard)
+            + (f": {call.reason[shard]}" if call.reason.get(shard) else "")
+            for shard in shards
+        ]
+        return "; ".join(told) + more
+
+    def _later(self, shard: int, now_ns: int) -> list[Effect]:
+        self._again.add(shard)
+        if self._timer_set or self._reading_routing:
+            return []
+        self._timer_set = True
+        at_ns = now_ns + self._pause_ns
+        self._pause_ns = min(2 * self._pause_ns, RESEND_MOST_NS)
+        return [SetTimer(RESEND_TIMER, at_ns)]
+
+    def _request(self, call: Call, shards: Sequence[int]) -> Request:
+        parts: list[Part] = []
+        values: list[ValueArray] = []
+        pieces = [call.pieces.get(shard, _NOTHING) for shard in shards]
+        for shard, piece in zip(shards, pieces, strict=True):
+            elements = piece.elements
+            parts.append(Part(shard, self.seen[shard], piece.prev, piece.count, elements))
+            values += piece.values
+        return Request(
+            call.kind,
+            call.number,
+            tuple(parts),
+            self.routing.incarnation,
+            call.worker,
+            call.clock,
+            call.n,
+            call.table,
+            call.wait_ns,
+            call.rate,
+            call.settled,
+            call.text,
+            _keys_of(call, pieces),
+            tuple(values),
+        )
+
+
+def _keys_of(call: Call, pieces: Sequence[Piece]) -> Keys:
+    """The keys of these pieces: one slice where they stand one behind the other."""
+    first, end = pieces[0].first, pieces[0].first
+    for piece in pieces:
+        if piece.first != end:
+            return np.concatenate([call.keys[p.first : p.first + p.count] for p in pieces])
+        end += piece.count
+    return call.keys[first:end]

@@ -1,0 +1,139 @@
+"""`resilient-ps server`: one server process of a cluster."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from resilient_ps import __version__
+from resilient_ps.cli.options import ClusterOption, EtcdOption, LogFormatOption, LogLevelOption
+from resilient_ps.coordinator.controller import ClusterWishes
+from resilient_ps.coordinator.records import ServerRecord
+from resilient_ps.coordinator.runtime.etcd import EtcdKv
+from resilient_ps.messages import PROTOCOL, Hello
+from resilient_ps.node import Node, NodeSettings, build_node
+from resilient_ps.runtime.addresses import Address, parse_address
+from resilient_ps.runtime.host import Host
+from resilient_ps.runtime.listening import listen_on
+from resilient_ps.runtime.logs import Logger
+from resilient_ps.tables.warm_up import warm_up
+
+PROCESS_BITS = 62  # of the random number that names a process
+
+
+class NodeDirectory:
+    """Finds servers in the view of the node itself."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def address_of(self, server: str) -> Address | None:
+        """Where the node believes the server to be."""
+        found = self._node.address_of(server)
+        return None if found is None else Address(found.host, found.port)
+
+
+def server(
+    cluster: ClusterOption = "default",
+    etcd: EtcdOption = "127.0.0.1:2379",
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT to listen on; port 0 takes any free one.")
+    ] = "127.0.0.1:7070",
+    advertise: Annotated[
+        str, typer.Option(help="HOST:PORT that others connect to; default: as --listen.")
+    ] = "",
+    unix: Annotated[
+        str, typer.Option(help="Path of a Unix socket for clients on this machine.")
+    ] = "",
+    name: Annotated[
+        str, typer.Option(help="Name of this server in the cluster; default: host and port.")
+    ] = "",
+    zone: Annotated[str, typer.Option(help="Failure zone, such as a rack.")] = "",
+    weight: Annotated[float, typer.Option(help="Share of the shards, relative to others.")] = 1.0,
+    initial_servers: Annotated[
+        int, typer.Option(help="A new cluster begins when so many servers are there.")
+    ] = 1,
+    shards: Annotated[
+        int, typer.Option(help="Shards of a new cluster, fixed for ever; 0: 4 per initial server.")
+    ] = 0,
+    lease_ttl: Annotated[
+        int, typer.Option(help="Seconds without a sign of life after which a server is gone.")
+    ] = 5,
+    log_format: LogFormatOption = "auto",
+    log_level: LogLevelOption = "info",
+) -> None:
+    """Serve shards of a cluster, until SIGTERM or Ctrl-C.
+
+    Prints `ready NAME HOST:PORT` on standard output once it is registered. The number of shards is
+    fixed by the first server of a new cluster.
+
+    Examples:
+
+        resilient-ps server --cluster ctr --etcd 10.0.0.1:2379,10.0.0.2:2379 \\
+            --listen 0.0.0.0:7070 --advertise 10.0.0.7:7070 --zone rack-3
+
+        resilient-ps server --listen 127.0.0.1:0 --initial-servers 2
+    """
+    log = Logger(format=log_format, level=log_level)
+    listening = listen_on(listen, unix or None)
+    address = listening.address
+    public = parse_address(advertise, "--advertise") if advertise else address
+    name = name or f"{socket.gethostname()}:{public.port}"
+    log = log.bind(server=name)
+    record = ServerRecord(
+        server=name,
+        process=secrets.randbits(PROCESS_BITS) | 1 << PROCESS_BITS,
+        host=public.host,
+        port=public.port or address.port,
+        unix_path=str(Path(unix).absolute()) if unix else "",
+        zone=zone,
+        weight=weight,
+        lease=0,
+        version=__version__,
+        pid=os.getpid(),
+        hostname=socket.gethostname(),
+    )
+    record.to_bytes()  # refuses wrong flags now, with their names
+    wishes = ClusterWishes(initial_servers, shards)
+    node = build_node(NodeSettings(cluster, record, lease_ttl, wishes), secrets.randbits)
+    _load_kernels(log)
+    kv = EtcdKv(etcd)
+    try:
+        host = Host(
+            node,
+            listening=listening,
+            kv=kv,
+            directory=NodeDirectory(node),
+            hello=Hello(PROTOCOL, cluster, f"server {name}"),
+            log=log,
+            ready=lambda: _say_ready(name, address),
+        )
+        code = host.run()
+    finally:
+        kv.close()
+        listening.close()
+    if code:
+        raise typer.Exit(code)
+
+
+def _load_kernels(log: Logger) -> None:
+    started = time.monotonic()
+    warmed = warm_up()
+    log.info(
+        "kernels ready",
+        kernels=warmed.kernels,
+        compiled=warmed.compiled,
+        seconds=round(time.monotonic() - started, 2),
+    )
+
+
+def _say_ready(name: str, address: Address) -> None:
+    print(f"ready {name} {address}", flush=True)
+    sys.stdout.flush()

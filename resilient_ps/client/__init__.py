@@ -1,0 +1,1 @@
+"""The user's side: connect to a cluster, read tables, train as a worker."""

@@ -1,0 +1,252 @@
+"""Tables, jobs, ranks and intents as they are registered in etcd: created once, never mixed up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from resilient_ps.consistency import Consistency, JobSpec, consistency_name
+from resilient_ps.coordinator.controller import job_spec
+from resilient_ps.coordinator.keys import ClusterKeys, Counter
+from resilient_ps.coordinator.kv import Compare, Delete, KeyValue, Kv, Put, Txn, absent, unchanged
+from resilient_ps.coordinator.records import (
+    IntentRecord,
+    JobRecord,
+    TableRecord,
+    counter_bytes,
+    read_counter,
+)
+from resilient_ps.errors import BadInput, DeadlineExceeded, NotFound, Reopen, SpecMismatch
+from resilient_ps.split import TableHandle
+from resilient_ps.tables.spec import TableSpec, spec_from_json
+
+POLL_S = 0.05
+_T = TypeVar("_T")
+
+
+class Catalogue:
+    """What is registered in one cluster. All calls end at `deadline_s`."""
+
+    def __init__(self, kv: Kv, cluster: str, deadline_s: float = 10.0) -> None:
+        self.keys = ClusterKeys(cluster)
+        self._kv = kv
+        self._deadline_s = deadline_s
+
+    # -- tables
+
+    def tables(self) -> dict[str, TableHandle]:
+        """All tables, by name."""
+        items = self._kv.read(self.keys.tables, prefix=True, deadline_s=self._deadline_s).items
+        handles = (_handle(item) for item in items)
+        return {handle.spec.name: handle for handle in handles}
+
+    def table(self, name: str) -> TableHandle | None:
+        """The table of this name."""
+        item = self._get(self.keys.table(name))
+        return None if item is None else _handle(item)
+
+    def create_table(self, spec: TableSpec) -> TableHandle:
+        """The table of this name: created, or found. Raises `SpecMismatch` showing both."""
+
+        def attempt() -> TableHandle | None:
+            found = self.table(spec.name)
+            if found is not None:
+                if found.spec != spec:
+                    raise SpecMismatch(
+                        f"table {spec.name!r} exists as {found.spec.describe()}; asked for was "
+                        f"{spec.describe()}. Use another name, or drop it: "
+                        f"`resilient-ps table rm {spec.name}`"
+                    )
+                return found
+            number, guard, put = self._draw("tables")
+            key = self.keys.table(spec.name)
+            record = TableRecord(number, spec.to_json())
+            txn = Txn((guard, absent(key)), (put, Put(key, record.to_bytes())))
+            return TableHandle(number, spec) if self._kv.txn(txn).succeeded else None
+
+        return self._until(f"creating table {spec.name!r}", attempt)
+
+    def drop_table(self, name: str) -> TableHandle:
+        """Forget the table; its shards are told by the caller. Raises `NotFound`."""
+        handle = self.table(name)
+        if handle is None:
+            raise NotFound(f"there is no table {name!r}; tables: {', '.join(self.tables()) or '-'}")
+        self._kv.txn(Txn((), (Delete(self.keys.table(name)),)))
+        return handle
+
+    # -- jobs
+
+    def jobs(self) -> list[JobRecord]:
+        """All jobs, by name."""
+        items = self._kv.read(self.keys.jobs, prefix=True, deadline_s=self._deadline_s).items
+        located = ((item, self.keys.locate(item.key)) for item in items)
+        return [
+            JobRecord.from_bytes(item.value, item.key)
+            for item, at in located
+            if at is not None and at.kind == "job"
+        ]
+
+    def job(self, name: str) -> JobRecord:
+        """The job of this name. Raises `NotFound`."""
+        item = self._get(self.keys.job(name))
+        if item is None:
+            names = ", ".join(job.name for job in self.jobs()) or "-"
+            raise NotFound(f"there is no job {name!r}; jobs: {names}")
+        return JobRecord.from_bytes(item.value, item.key)
+
+    def open_job(self, name: str, ranks: int, consistency: Consistency) -> JobSpec:
+        """The running job of this name: created, or found. Raises `SpecMismatch`."""
+
+        def attempt() -> JobSpec | None:
+            item = self._get(self.keys.job(name))
+            if item is not None:
+                return _same_job(JobRecord.from_bytes(item.value, item.key), ranks, consistency)
+            number, guard, put = self._draw("jobs")
+            spec = JobSpec(number, name, ranks, consistency)
+            key = self.keys.job(name)
+            mode = consistency_name(consistency)
+            record = JobRecord(number, name, mode, ranks, "running")
+            txn = Txn((guard, absent(key)), (put, Put(key, record.to_bytes())))
+            return spec if self._kv.txn(txn).succeeded else None
+
+        return self._until(f"opening job {name!r}", attempt)
+
+    def set_job_state(self, name: str, state: str) -> JobRecord:
+        """Mark a job `running`, `stopped` or `done`. Raises `NotFound`."""
+
+        def attempt() -> JobRecord | None:
+            item = self._get(self.keys.job(name))
+            record = self.job(name)
+            if item is None or record.state == state:
+                return record
+            changed = JobRecord(
+                record.job_id,
+                record.name,
+                record.consistency,
+                record.ranks,
+                state,  # type: ignore[arg-type]
+            )
+            txn = Txn(
+                (unchanged(item.key, item.mod_revision),), (Put(item.key, changed.to_bytes()),)
+            )
+            return changed if self._kv.txn(txn).succeeded else None
+
+        return self._until(f"marking job {name!r} as {state}", attempt)
+
+    def remove_job(self, name: str) -> JobRecord:
+        """Forget the job and its ranks; shards are told by the caller. Raises `NotFound`."""
+        record = self.job(name)
+        ranks = Delete(self.keys.ranks(name), prefix=True)
+        self._kv.txn(Txn((), (Delete(self.keys.job(name)), ranks)))
+        return record
+
+    # -- ranks and intents
+
+    def draw_incarnation(self, job: str, rank: int) -> int:
+        """The number of a new process of this rank: larger than all before it."""
+
+        def attempt() -> int | None:
+            if self._leaving(job, rank):
+                return None  # the coordinator draws this rank's numbers until it has left
+            number, txn = self._incarnation(job, rank)
+            return number if self._kv.txn(txn).succeeded else None
+
+        return self._until(f"drawing an incarnation for rank {rank} of job {job!r}", attempt)
+
+    def propose(self, kind: str, job: str, rank: int) -> IntentRecord:
+        """Write an intent (`join` or `leave`) and wait until the coordinator has executed it.
+
+        Raises `Reopen` when it was aborted, `DeadlineExceeded` when nobody executes it in time.
+        """
+        number = self._until(f"proposing a {kind}", lambda: self._propose(kind, job, rank))
+
+        def attempt() -> IntentRecord | None:
+            item = self._get(self.keys.intent(number))
+            record = None if item is None else IntentRecord.from_bytes(item.value, item.key)
+            return record if record is not None and record.state != "open" else None
+
+        record = self._until(f"intent {number} ({kind} of rank {rank} of job {job!r})", attempt)
+        if record.state == "aborted":
+            raise Reopen(f"the {kind} of rank {rank} of job {job!r} failed: {record.result}")
+        return record
+
+    def _propose(self, kind: str, job: str, rank: int) -> int | None:
+        self.job(job)
+        number, guard, put = self._draw("intents")
+        incarnation, drawn = 0, Txn((), ())
+        if kind == "leave":
+            incarnation, drawn = self._incarnation(job, rank)
+        record = IntentRecord(number, kind, job, rank, incarnation, "open")  # type: ignore[arg-type]
+        key = self.keys.intent(number)
+        txn = Txn(
+            (guard, absent(key), *drawn.compares),
+            (put, Put(key, record.to_bytes()), *drawn.success),
+        )
+        return number if self._kv.txn(txn).succeeded else None
+
+    def _leaving(self, job: str, rank: int) -> bool:
+        items = self._kv.read(self.keys.intents, prefix=True, deadline_s=self._deadline_s).items
+        intents = (IntentRecord.from_bytes(item.value, item.key) for item in items)
+        return any(
+            (i.state, i.kind, i.job, i.rank) == ("open", "leave", job, rank) for i in intents
+        )
+
+    def _incarnation(self, job: str, rank: int) -> tuple[int, Txn]:
+        key = self.keys.rank(job, rank)
+        item = self._get(key)
+        number = read_counter(None if item is None else item.value, key) + 1
+        guard = unchanged(key, 0 if item is None else item.mod_revision)
+        return number, Txn((guard,), (Put(key, counter_bytes(number)),))
+
+    # -- etcd
+
+    def _get(self, key: bytes) -> KeyValue | None:
+        items = self._kv.read(key, deadline_s=self._deadline_s).items
+        return items[0] if items else None
+
+    def _draw(self, counter: Counter) -> tuple[int, Compare, Put]:
+        key = self.keys.counter(counter)
+        item = self._get(key)
+        number = read_counter(None if item is None else item.value, key) + 1
+        guard = unchanged(key, 0 if item is None else item.mod_revision)
+        return number, guard, Put(key, counter_bytes(number))
+
+    def _until(self, what: str, attempt: Callable[[], _T | None]) -> _T:
+        """Try until it works: others may change the same keys meanwhile."""
+        end = time.monotonic() + self._deadline_s
+        while True:
+            result = attempt()
+            if result is not None:
+                return result
+            if time.monotonic() >= end:
+                raise DeadlineExceeded(
+                    f"{what} did not end within {self._deadline_s:g} s: is a coordinator running? "
+                    "(`resilient-ps status` tells)"
+                )
+            time.sleep(POLL_S)
+
+
+def _handle(item: KeyValue) -> TableHandle:
+    record = TableRecord.from_bytes(item.value, item.key)
+    try:
+        return TableHandle(record.table_id, spec_from_json(record.spec_json))
+    except BadInput as error:
+        raise BadInput(f"etcd key {item.key.decode(errors='replace')}: {error}") from error
+
+
+def _same_job(record: JobRecord, ranks: int, consistency: Consistency) -> JobSpec:
+    spec = job_spec(record)
+    if (spec.ranks, spec.consistency) != (ranks, consistency):
+        raise SpecMismatch(
+            f"job {record.name!r} exists with {spec.ranks} ranks under "
+            f"{consistency_name(spec.consistency)}; asked for were {ranks} ranks under "
+            f"{consistency_name(consistency)}. Use another name, or remove it: "
+            f"`resilient-ps job rm {record.name}`"
+        )
+    if record.state != "running":
+        raise Reopen(
+            f"job {record.name!r} is {record.state}: use another name, or remove it with "
+            f"`resilient-ps job rm {record.name}` to run it again"
+        )
+    return spec

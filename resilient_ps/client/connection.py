@@ -1,0 +1,176 @@
+"""A connection to a cluster: tables to read, and workers to train with."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from resilient_ps.client.catalogue import Catalogue
+from resilient_ps.client.tables import DenseTable, SparseTable
+from resilient_ps.client.worker import Worker, announce_table, bind, broadcast
+from resilient_ps.consistency import Consistency, parse_consistency
+from resilient_ps.coordinator.keys import ROOT, ClusterKeys
+from resilient_ps.coordinator.kv import Kv
+from resilient_ps.coordinator.runtime.etcd import EtcdKv
+from resilient_ps.errors import BadInput, NotFound, Unavailable
+from resilient_ps.ids import WorkerId
+from resilient_ps.messages import PROTOCOL, Hello, Kind
+from resilient_ps.routing import Routing, routing_from
+from resilient_ps.runtime.driver import Driver, deadline_after
+from resilient_ps.session import Session
+from resilient_ps.takeover import Step
+
+DEFAULT_ETCD = "127.0.0.1:2379"
+POLL_S = 0.05
+
+
+class Client:
+    """A client of one cluster. Close it, or use it in a `with`."""
+
+    def __init__(self, kv: Kv, cluster: str, deadline_s: float = 30.0) -> None:
+        self.cluster = cluster
+        self._kv = kv
+        self._deadline_s = deadline_s
+        self.catalogue = Catalogue(kv, cluster, deadline_s)
+        self._driver = self._new_driver("reader", wait_for_cluster(kv, cluster, deadline_s))
+
+    def worker(
+        self, job: str, rank: int, of: int, consistency: Consistency | str = "bsp"
+    ) -> Worker:
+        """Run one rank of a job, taking it over from whatever process ran it before.
+
+        `job` is created by the first worker; all give the same `of` (number of ranks) and
+        `consistency` (BSP(), SSP(staleness), ASP(), or "bsp", "ssp:3", "asp"). Raises
+        `SpecMismatch` where they do not, `BadInput` for a rank outside 0 .. of-1 that has not
+        joined.
+        """
+        mode = parse_consistency(consistency) if isinstance(consistency, str) else consistency
+        if rank < 0:
+            raise BadInput(f"rank {rank}: ranks are numbered from 0 to of - 1 = {of - 1}")
+        spec = self.catalogue.open_job(job, of, mode)
+        incarnation = self.catalogue.draw_incarnation(job, rank)
+        driver = self._new_driver(f"worker {job}/{rank}", self.routing())
+        op = driver.next_op()
+        worker = WorkerId(spec.job, rank, incarnation)
+        with driver.lock:
+            driver.perform(driver.session.open_worker(op, spec, worker, time.monotonic_ns()))
+            outcome = driver.wait(op, deadline_after(self._deadline_s))
+        if outcome.error is not None:
+            driver.close()
+            raise outcome.error
+        return Worker(driver, self.catalogue, spec, self._deadline_s)
+
+    def join(self, job: str, rank: int) -> Worker:
+        """Add a rank to a running job, and run it: it starts at the lowest clock that is safe."""
+        record = self.catalogue.job(job)
+        self.catalogue.propose("join", job, rank)
+        return self.worker(job, rank, record.ranks, parse_consistency(record.consistency))
+
+    def table(self, name: str) -> SparseTable | DenseTable:
+        """A table to read. Raises `NotFound`."""
+        handle = self.catalogue.table(name)
+        if handle is None:
+            names = ", ".join(self.catalogue.tables()) or "-"
+            raise NotFound(f"there is no table {name!r}; tables: {names}")
+        announce_table(self._driver, handle, self._deadline_s)
+        return bind(handle, self._driver, self._deadline_s, writable=False)
+
+    def drop_table(self, name: str) -> None:
+        """Forget a table and everything in it. Raises `NotFound`."""
+        handle = self.catalogue.drop_table(name)
+        self._broadcast(Kind.DROP_TABLE, table=handle.number)
+
+    def end_job(self, name: str, state: str) -> None:
+        """Mark a job `stopped` or `done`: its workers are refused, its tables are free again."""
+        record = self.catalogue.set_job_state(name, state)
+        self._broadcast(Kind.CLOSE_JOB, job=record.job_id)
+
+    def remove_job(self, name: str) -> None:
+        """Forget a job; tables stay. Its name can be used again. Raises `NotFound`."""
+        record = self.catalogue.remove_job(name)
+        self._broadcast(Kind.CLOSE_JOB, job=record.job_id)
+
+    def routing(self) -> Routing:
+        """Who serves which shard at this moment."""
+        return wait_for_cluster(self._kv, self.cluster, self._deadline_s)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._driver.close()
+        self._kv.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _broadcast(self, kind: Kind, *, table: int = 0, job: int = 0) -> None:
+        order = self._driver.session.routing.order
+        step = Step(kind, order, WorkerId(job, 0, 0), table=table)
+        broadcast(self._driver, step, self._deadline_s)
+
+    def _new_driver(self, what: str, routing: Routing) -> Driver:
+        who = f"{what} pid {os.getpid()} on {os.uname().nodename}"
+        session = Session(self.cluster, routing)
+        return Driver(session, self._kv, Hello(PROTOCOL, self.cluster, who))
+
+
+def connect(
+    etcd: str | Sequence[str] = DEFAULT_ETCD, cluster: str = "default", **options: Any
+) -> Client:
+    """Connect to a cluster through etcd.
+
+    `etcd`: one or several endpoints ("10.0.0.1:2379,10.0.0.2:2379"). `cluster`: its name.
+    `deadline_s` (30): how long any call may take, this one included. Raises `Unavailable` when etcd
+    cannot be reached, `NotFound` when there is no such cluster, `DeadlineExceeded`.
+    """
+    deadline_s = float(options.pop("deadline_s", 30.0))
+    kv = EtcdKv(etcd, **options)
+    try:
+        return Client(kv, cluster, deadline_s)
+    except BaseException:
+        kv.close()
+        raise
+
+
+def wait_for_cluster(kv: Kv, cluster: str, deadline_s: float) -> Routing:
+    """The routing, once every shard has a live primary."""
+    keys = ClusterKeys(cluster)
+    deadline = time.monotonic() + deadline_s
+    while True:
+        result = kv.read(keys.prefix, prefix=True, deadline_s=deadline_s)
+        routing = routing_from(result.items, keys)
+        if routing is not None:
+            orphans = [shard for shard in range(routing.shards) if routing.peer(shard) is None]
+            if not orphans:
+                return routing
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(POLL_S)
+    if routing is None:
+        raise NotFound(
+            f"there is no cluster {cluster!r} in this etcd; clusters: "
+            f"{', '.join(clusters(kv)) or 'none'}. Start servers with "
+            f"`resilient-ps server --cluster {cluster}`"
+        )
+    raise Unavailable(
+        f"cluster {cluster!r} is not complete after {deadline_s:g} s: "
+        f"{routing.describe(orphans[0])}"
+        + (f" (and {len(orphans) - 1} more shards)" if len(orphans) > 1 else "")
+    )
+
+
+def clusters(kv: Kv) -> list[str]:
+    """Names of all clusters in an etcd."""
+    items = kv.read(ROOT.encode(), prefix=True).items
+    names = {item.key.decode(errors="replace").removeprefix(ROOT).split("/")[0] for item in items}
+    return sorted(names)

@@ -1,0 +1,53 @@
+"""A cluster of processes on this machine, for trying things out, demos and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from resilient_ps.client.connection import Client, connect
+from resilient_ps.coordinator.runtime.processes import Prefer
+from resilient_ps.runtime.local import LocalCluster
+
+
+class RunningCluster:
+    """A local cluster, for as long as its `with` block lasts."""
+
+    def __init__(self, processes: LocalCluster) -> None:
+        self.processes = processes
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.processes.cluster
+
+    @property
+    def etcd(self) -> str:
+        """Endpoints of its coordination, as `connect` takes them."""
+        return ",".join(self.processes.endpoints)
+
+    @property
+    def coordination(self) -> str:
+        """ "etcd", or "embedded" where no etcd is installed."""
+        return self.processes.coordination.kind
+
+    def connect(self, deadline_s: float = 30.0) -> Client:
+        """A client of this cluster."""
+        return connect(self.etcd, self.name, deadline_s=deadline_s)
+
+
+@contextmanager
+def local_cluster(
+    servers: int = 2,
+    *,
+    name: str = "local",
+    coordination: Prefer = "auto",
+    server_flags: Sequence[str] = (),
+) -> Iterator[RunningCluster]:
+    """Run `servers` server processes and a coordination process on loopback ports.
+
+    `coordination`: "etcd", "embedded" (a process of our own, in memory), or "auto": etcd where it
+    is installed. Everything ends with the block, on an exception and on Ctrl-C too.
+    """
+    with LocalCluster(servers, cluster=name, prefer=coordination, flags=server_flags) as processes:
+        yield RunningCluster(processes)

@@ -1,0 +1,252 @@
+"""Tables as a program sees them: numpy arrays in, numpy arrays out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resilient_ps.client.future import Future
+from resilient_ps.errors import BadInput, FixTheCall
+from resilient_ps.runtime.driver import Driver, deadline_after
+from resilient_ps.session import SessionEffect
+from resilient_ps.split import (
+    SparsePull,
+    Split,
+    TableHandle,
+    check_dtype,
+    check_gradients,
+    check_keys,
+    chunk_rows,
+    split_dense,
+    split_sparse_pull,
+    split_sparse_push,
+)
+from resilient_ps.tables.dense import DenseLayout
+from resilient_ps.tables.spec import DenseSpec, SparseSpec
+
+WINDOW_BYTES = 64 << 20
+"""Pushes that are not acknowledged yet hold at most about this much; then `push` waits."""
+
+
+class _Table:
+    """What both kinds of tables have in common: the operations of a session."""
+
+    def __init__(
+        self, handle: TableHandle, driver: Driver, deadline_s: float, *, writable: bool
+    ) -> None:
+        self._handle = handle
+        self._driver = driver
+        self._deadline_s = deadline_s
+        self._writable = writable
+
+    @property
+    def name(self) -> str:
+        """The table's name, with its namespace."""
+        return self._handle.spec.name
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Change the optimiser's learning rate, in the order of this worker's pushes.
+
+        Under BSP it holds from the next clock on. Raises `BadInput` for a rate out of range.
+        """
+        self._check_writable()
+        self._handle.spec.optimiser.with_lr(rate)
+        driver = self._driver
+        with driver.lock:
+            op = driver.next_op()
+            driver.perform(driver.session.tune(op, self._handle.number, rate, time.monotonic_ns()))
+            outcome = driver.wait(op, deadline_after(self._deadline_s))
+        if outcome.error is not None:
+            raise outcome.error
+
+    def _check_writable(self) -> None:
+        if not self._writable:
+            raise FixTheCall(
+                f"table {self.name!r} was opened for reading: only workers push. Open it with "
+                "worker.table(...), worker.sparse_table(...) or worker.dense_table(...)"
+            )
+
+    def _start_pulls(self, splits: Iterable[Split]) -> list[int]:
+        driver, ops = self._driver, []
+        wait_ns = int(self._deadline_s * 1e9)
+        for split in splits:
+            op = driver.next_op()
+            now_ns = time.monotonic_ns()
+            driver.perform(
+                driver.session.pull(
+                    op, self._handle.number, split.keys, split.pieces, now_ns, wait_ns=wait_ns
+                )
+            )
+            ops.append(op)
+        return ops
+
+    def _start_pushes(self, splits: Iterable[Split]) -> list[int]:
+        driver, ops = self._driver, []
+        held_bytes = 0
+        for split in splits:
+            op = driver.next_op()
+            now_ns = time.monotonic_ns()
+            effects: list[SessionEffect] = driver.session.push(
+                op, self._handle.number, split.keys, split.pieces, now_ns
+            )
+            driver.perform(effects)
+            ops.append(op)
+            held_bytes += split.nbytes
+            if held_bytes > WINDOW_BYTES:
+                self._wait_for_room(ops)
+                held_bytes = 0
+        return ops
+
+    def _wait_for_room(self, ops: list[int]) -> None:
+        deadline_ns = deadline_after(self._deadline_s)
+        while not all(self._driver.is_resolved(op) for op in ops):
+            if not self._driver.serve(deadline_ns):
+                return  # the pushes stay queued; whoever waits for them hears of the deadline
+
+
+class SparseTable(_Table):
+    """Rows of `dim` values under uint64 keys. Rows exist from their first push on."""
+
+    @property
+    def spec(self) -> SparseSpec:
+        """Dimension, dtype, optimiser and initialiser."""
+        spec = self._handle.spec
+        assert isinstance(spec, SparseSpec)
+        return spec
+
+    def pull(self, keys: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """The rows of `keys` (n,), as an array (n, dim) of the table's dtype.
+
+        Keys may repeat; a key that was never pushed gives its initial value. `out` receives the
+        rows if given (C order). Waits while the consistency asks for it. Raises `BadInput`,
+        `DeadlineExceeded` (naming the rank that it waited for), `Fenced`.
+        """
+        return self.pull_async(keys, out).result()
+
+    def pull_async(self, keys: Any, out: NDArray[Any] | None = None) -> Future[NDArray[Any]]:
+        """As `pull`, without waiting: `result()` gives the rows."""
+        spec = self.spec
+        keys = check_keys(spec, keys)
+        rows = np.empty((len(keys), spec.dim), spec.dtype) if out is None else out
+        if rows.shape != (len(keys), spec.dim) or rows.dtype != np.dtype(spec.dtype):
+            raise BadInput(
+                f"table {spec.name!r}: out must be {spec.dtype} ({len(keys)}, {spec.dim}), "
+                f"not {rows.dtype} {rows.shape}"
+            )
+        pulls: list[tuple[SparsePull, int]] = []
+        routing, step = self._driver.session.routing, chunk_rows(spec)
+
+        def splits() -> Iterator[Split]:
+            for start in range(0, len(keys), step):
+                pull = split_sparse_pull(routing, keys[start : start + step], spec)
+                pulls.append((pull, start))
+                yield pull.split
+
+        with self._driver.lock:
+            ops = self._start_pulls(splits())
+
+        def finish() -> NDArray[Any]:
+            for pull, start in pulls:
+                pull.finish(rows[start : start + step])
+            return rows
+
+        return Future(self._driver, ops, finish, self._deadline_s)
+
+    def push(self, keys: Any, gradients: Any) -> None:
+        """Apply `gradients` (n, dim) to the rows of `keys` (n,) with the table's optimiser.
+
+        Gradients of keys that repeat are added. Returns when all shards have acknowledged. Raises
+        `BadInput` for wrong shapes and dtypes, `DeadlineExceeded` (outcome unknown), `Fenced`.
+        """
+        self.push_async(keys, gradients).result()
+
+    def push_async(self, keys: Any, gradients: Any) -> Future[None]:
+        """As `push`, without waiting for the acknowledgement; the arrays are copied."""
+        self._check_writable()
+        spec = self.spec
+        keys = check_keys(spec, keys)
+        gradients = check_gradients(spec, keys, gradients)
+        routing, step = self._driver.session.routing, chunk_rows(spec)
+
+        def splits() -> Iterator[Split]:
+            for start in range(0, len(keys), step):
+                yield split_sparse_push(
+                    routing, keys[start : start + step], gradients[start : start + step]
+                )
+
+        with self._driver.lock:
+            ops = self._start_pushes(splits())
+        return Future(self._driver, ops, _nothing, self._deadline_s)
+
+
+class DenseTable(_Table):
+    """An array of fixed shape."""
+
+    def __init__(
+        self, handle: TableHandle, driver: Driver, deadline_s: float, *, writable: bool
+    ) -> None:
+        super().__init__(handle, driver, deadline_s, writable=writable)
+        self._layout = DenseLayout(self.spec, driver.session.routing.shards)
+
+    @property
+    def spec(self) -> DenseSpec:
+        """Shape, dtype, optimiser and initialiser."""
+        spec = self._handle.spec
+        assert isinstance(spec, DenseSpec)
+        return spec
+
+    def pull(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """The whole array. `out` receives it if given (C order). Errors as `SparseTable.pull`."""
+        return self.pull_async(out).result()
+
+    def pull_async(self, out: NDArray[Any] | None = None) -> Future[NDArray[Any]]:
+        """As `pull`, without waiting: `result()` gives the array."""
+        spec = self.spec
+        array = np.empty(spec.shape, spec.dtype) if out is None else out
+        fits = array.shape == spec.shape and array.dtype == np.dtype(spec.dtype)
+        if not fits or not array.flags.c_contiguous:
+            raise BadInput(
+                f"table {spec.name!r}: out must be {spec.dtype} {spec.shape} in C order, "
+                f"not {array.dtype} {array.shape}"
+            )
+        routing = self._driver.session.routing
+        with self._driver.lock:
+            flat = array.reshape(-1)
+            ops = self._start_pulls(split_dense(routing, self._layout, flat, pull=True))
+        return Future(self._driver, ops, lambda: array, self._deadline_s)
+
+    def push(self, gradient: Any) -> None:
+        """One optimiser step with `gradient`, of the table's shape and dtype.
+
+        Returns when all shards have acknowledged. Errors as `SparseTable.push`.
+        """
+        self._push(self._checked(gradient)).result()
+
+    def push_async(self, gradient: Any) -> Future[None]:
+        """As `push`, without waiting for the acknowledgement; the array is copied."""
+        return self._push(self._checked(gradient).copy())
+
+    def _push(self, gradient: NDArray[Any]) -> Future[None]:
+        self._check_writable()
+        routing = self._driver.session.routing
+        with self._driver.lock:
+            flat = gradient.reshape(-1)
+            ops = self._start_pushes(split_dense(routing, self._layout, flat, pull=False))
+        return Future(self._driver, ops, _nothing, self._deadline_s)
+
+    def _checked(self, gradient: Any) -> NDArray[Any]:
+        spec = self.spec
+        array = check_dtype(spec, gradient)
+        if array.shape != spec.shape:
+            raise BadInput(
+                f"table {spec.name!r}: the gradient must have shape {spec.shape}, not {array.shape}"
+            )
+        return np.ascontiguousarray(array)
+
+
+def _nothing() -> None:
+    return None

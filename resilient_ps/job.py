@@ -1,0 +1,84 @@
+"""A job as one shard sees it: its ledger, and what BSP holds back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from resilient_ps.barrier import Barrier, Update
+from resilient_ps.consistency import BSP, JobSpec, consistency_name
+from resilient_ps.errors import BadInput
+from resilient_ps.ledger import JobLedger
+from resilient_ps.replica import TableReplica
+from resilient_ps.tables.spec import TableSpec
+
+NAMED_RANKS = 8
+
+
+@dataclass(slots=True)
+class Job:
+    """`text` is the job's specification as it was opened."""
+
+    text: str
+    ledger: JobLedger
+    barrier: Barrier = field(default_factory=Barrier)
+
+    @property
+    def spec(self) -> JobSpec:
+        """What was asked for when the job was opened."""
+        return self.ledger.spec
+
+    def reached(self) -> int:
+        """The clock up to which every live rank's updates can be seen here."""
+        return self.barrier.applied if self.ledger.buffers else self.ledger.slowest()
+
+    def close_clocks(self, tables: Mapping[int, TableReplica]) -> None:
+        """BSP: apply every clock that all live ranks have ticked."""
+        if not self.ledger.buffers:
+            return
+        complete = self.ledger.slowest()
+        while self.barrier.applied < complete:
+            self._apply_clock(self.barrier.take(self.barrier.applied + 1), tables)
+
+    def _apply_clock(self, updates: list[Update], tables: Mapping[int, TableReplica]) -> None:
+        divide_by = len(self.ledger.live_ranks()) if self._averages else 1
+        by_table: dict[int, list[Update]] = {}
+        for update in updates:
+            by_table.setdefault(update.table, []).append(update)
+        for number in sorted(by_table):
+            if number in tables:  # else it was dropped meanwhile
+                tables[number].apply_clock(by_table[number], divide_by=divide_by)
+
+    def check_reduce(self, spec: TableSpec) -> None:
+        """Raises `BadInput`: a mean of integers is no integer."""
+        if self._averages and spec.dtype == "int64":
+            raise BadInput(f"table {spec.name!r} is int64: reduce='mean' needs a float table")
+
+    @property
+    def _averages(self) -> bool:
+        mode = self.spec.consistency
+        return isinstance(mode, BSP) and mode.reduce == "mean"
+
+    def waits_for(self, clock: int) -> str:
+        """Which ranks have not ticked `clock`: the first few by number, for a person."""
+        ranks = self.ledger.ranks
+        behind = self.ledger.behind(clock)
+        names = ", ".join(
+            f"{rank} (at clock {ranks[rank].ticked + 1})" for rank in behind[:NAMED_RANKS]
+        )
+        more = len(behind) - NAMED_RANKS
+        return f"job {self.spec.name!r} waits for clock {clock} of rank {names}" + (
+            f" and {more} more" if more > 0 else ""
+        )
+
+    def status(self) -> dict[str, Any]:
+        """Clocks and memory, for `resilient-ps status`."""
+        ranks = self.ledger.ranks
+        return {
+            "job": self.spec.name,
+            "consistency": consistency_name(self.spec.consistency),
+            "reached": self.reached(),
+            "held_bytes": self.barrier.held_bytes,
+            "ticked": {str(rank): ranks[rank].ticked for rank in self.ledger.live_ranks()},
+        }

@@ -1,0 +1,124 @@
+"""The contract of a machine: events in, effects out, nothing else.
+
+    machine.handle(event, now_ns) -> list[Effect]
+
+A machine performs no I/O, reads no clock and draws no random numbers of its own: `now_ns` is a
+monotonic integer of nanoseconds, randomness is a constructor argument. A *host* performs the
+effects and brings back what became of them as events: with sockets and etcd, or with a seeded
+queue and virtual time.
+
+Ordering contract. Effects of one step *start* in list order. None may rely on the *completion* of
+another in the same list: what must follow a completion is emitted when the completion arrives as
+an event. Messages sent to one peer over one connection arrive in the order in which they were sent,
+or not at all; a broken connection is an event (`PeerLost`), and what was under way then is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from resilient_ps.coordinator.kv import KvAnswered, KvCall, KvChanged, KvFailed, KvReset, KvWatch
+from resilient_ps.messages import Message
+
+Peer = str
+"""The other end of a connection: `server:<name>` where we dial, `client:<number>` elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """First event of every machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageArrived:
+    """A whole, well-formed message. Its arrays are valid as long as they are referenced."""
+
+    peer: Peer
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """A connection broke or could not be made. `refused`: nobody listens there any more."""
+
+    peer: Peer
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The timer of this name, set earlier, is due. Setting it again replaces it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """The operator wants an orderly end (SIGTERM, or a preemption notice)."""
+
+
+Event = (
+    Started
+    | MessageArrived
+    | PeerLost
+    | TimerFired
+    | StopAsked
+    | KvAnswered
+    | KvFailed
+    | KvChanged
+    | KvReset
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message. The host dials `server:` peers when no connection is open."""
+
+    peer: Peer
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Close the connection to this peer after what was sent before; `why` goes to the log."""
+
+    peer: Peer
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Fire `TimerFired(name)` at `at_ns`; replaces an earlier timer of the same name."""
+
+    name: str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A structured log line."""
+
+    level: str
+    event: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The process is done, or cannot go on."""
+
+    code: int
+    why: str
+
+
+Effect = Send | Drop | SetTimer | Log | Exit | KvCall | KvWatch
+
+
+class Machine(Protocol):
+    """Anything that a host can run."""
+
+    def handle(self, event: Event, now_ns: int) -> list[Effect]:
+        """One step. Never blocks, never raises for what a peer sent."""
+        ...

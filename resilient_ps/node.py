@@ -1,0 +1,286 @@
+"""A server as one machine: membership, coordinator candidate, and the shards that it serves.
+
+`build_node` is the only way to make one: the real host and the in-memory host use it alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from resilient_ps.coordinator import controller, membership
+from resilient_ps.coordinator.controller import ClusterWishes, Controller
+from resilient_ps.coordinator.keys import ClusterKeys
+from resilient_ps.coordinator.kv import (
+    KvAnswered,
+    KvCall,
+    KvChanged,
+    KvFailed,
+    KvReset,
+    KvWatch,
+    Read,
+    ReadResult,
+)
+from resilient_ps.coordinator.membership import Membership
+from resilient_ps.coordinator.records import ServerRecord
+from resilient_ps.coordinator.view import ClusterView
+from resilient_ps.guards import ALL_GUARDS, Guards
+from resilient_ps.ids import NOWHERE, DrawBits
+from resilient_ps.machine import (
+    Drop,
+    Effect,
+    Event,
+    Exit,
+    Log,
+    MessageArrived,
+    PeerLost,
+    Send,
+    SetTimer,
+    Started,
+    StopAsked,
+    TimerFired,
+)
+from resilient_ps.messages import (
+    PROTOCOL,
+    Answer,
+    Ask,
+    Hello,
+    Kind,
+    PartAnswer,
+    Refuse,
+    Request,
+    Status,
+    Told,
+    Values,
+    Welcome,
+)
+from resilient_ps.routing import PEER_PREFIX, Address, address_of
+from resilient_ps.shard import Reply, Shard
+from resilient_ps.waiting import Origin
+
+READ_REF, WATCH_REF = 30, 31
+PULLS_TIMER = "pulls"
+READ_TIMER = "view"
+RETRY_NS = 300_000_000
+ANSWER_TEXT_BYTES = 100_000  # answers with more text than this travel in several messages
+_NO_VALUES: Values = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What a server is told when it starts. `record.lease` is filled in later."""
+
+    cluster: str
+    record: ServerRecord
+    lease_ttl_s: int = 5
+    wishes: ClusterWishes = field(default_factory=ClusterWishes)
+    guards: Guards = ALL_GUARDS
+
+
+def build_node(settings: NodeSettings, draw: DrawBits) -> Node:
+    """The machine of one server process; `draw` gives nonces and identifiers."""
+    return Node(settings, draw)
+
+
+class Node:
+    """See the module. Events go to the part whose references, timers or peers they carry."""
+
+    def __init__(self, settings: NodeSettings, draw: DrawBits) -> None:
+        self.settings = settings
+        keys = ClusterKeys(settings.cluster)
+        self.view = ClusterView(keys)
+        self.membership = Membership(keys, settings.record, settings.lease_ttl_s)
+        self.controller = Controller(
+            self.view, settings.record.server, settings.record.process, settings.wishes, draw
+        )
+        self.shards: dict[int, Shard] = {}
+        self._greeted: set[str] = set()
+        self._pulls_at_ns: int | None = None
+
+    def handle(self, event: Event, now_ns: int) -> list[Effect]:
+        """One step of the machine."""
+        match event:
+            case MessageArrived(peer, message):
+                if isinstance(message, Request) and peer in self._greeted:
+                    return self._on_request(peer, message, now_ns)
+                return self._on_other(event, now_ns)
+            case PeerLost(peer):
+                self._greeted.discard(peer)
+                for shard in self.shards.values():
+                    shard.waiting.forget_peer(peer)
+                return self.controller.handle(event, now_ns)
+            case TimerFired(name):
+                return self._on_timer(event, name, now_ns)
+            case KvAnswered(ref) | KvFailed(ref):
+                return self._on_kv(event, ref, now_ns)
+            case KvChanged(_, batch):
+                self.view.apply(batch)
+                return self._look(now_ns)
+            case KvReset(_, items, revision):
+                self.view.load(items, revision)
+                return self._look(now_ns)
+            case Started():
+                return [*self.membership.start(now_ns), self._read_all()]
+            case StopAsked():
+                return [*self.membership.leave(), Exit(0, "stopped on request")]
+
+    def address_of(self, peer: str) -> Address | None:
+        """Where a `server:` peer listens, for the host to dial."""
+        name = peer.removeprefix(PEER_PREFIX)
+        for server in self.view.servers:
+            if server.server == name:
+                return address_of(server)
+        return None
+
+    # -- etcd and timers
+
+    def _read_all(self) -> KvCall:
+        return KvCall(READ_REF, Read(self.view.keys.prefix, prefix=True))
+
+    def _on_kv(self, event: KvAnswered | KvFailed, ref: int, now_ns: int) -> list[Effect]:
+        if ref in membership.REFS:
+            effects = self.membership.on_answer(event, now_ns)
+            return [*effects, *self._look(now_ns)]
+        if ref in controller.REFS:
+            return self.controller.handle(event, now_ns)
+        if isinstance(event, KvAnswered) and isinstance(event.result, ReadResult):
+            self.view.load(event.result.items, event.result.revision)
+            watch = KvWatch(WATCH_REF, self.view.keys.prefix, self.view.revision + 1)
+            return [watch, *self._look(now_ns)]
+        return [SetTimer(READ_TIMER, now_ns + RETRY_NS)]
+
+    def _on_timer(self, event: TimerFired, name: str, now_ns: int) -> list[Effect]:
+        if name == PULLS_TIMER:
+            self._pulls_at_ns = None
+            replies = [r for shard in self.shards.values() for r in shard.release(now_ns)]
+            return [*self._answers(replies, now_ns), *self._set_pulls_timer()]
+        if name == membership.TIMER:
+            return self.membership.on_timer(now_ns)
+        if name == READ_TIMER:
+            return [self._read_all()]
+        return self.controller.handle(event, now_ns)
+
+    def _look(self, now_ns: int) -> list[Effect]:
+        """The view or the membership has changed: serve what is ours, coordinate if elected."""
+        problems = [Log("error", "bad record in etcd", {"error": text}) for text in self.view.problems]
+        self.view.problems.clear()
+        lease = self.membership.lease if self.membership.state == "member" else 0
+        return [*problems, *self._assign(), *self.controller.look(lease, now_ns)]
+
+    def _assign(self) -> list[Effect]:
+        """Begin to serve the shards whose primary is this process; drop the others."""
+        config, me = self.view.config, self.settings.record
+        if config is None:
+            return []
+        effects: list[Effect] = []
+        mine = {}
+        for record in self.view.shards:
+            if record.primary == me.server and record.primary_process == me.process:
+                mine[record.shard] = record.epoch
+        for number in sorted(set(self.shards) - set(mine)):
+            del self.shards[number]
+            effects.append(Log("warning", "shard dropped", {"shard": number}))
+        for number in sorted(set(mine) - set(self.shards)):
+            self.shards[number] = Shard(number, config.shards, mine[number], self.settings.guards)
+        return effects
+
+    # -- messages
+
+    def _on_other(self, event: MessageArrived, now_ns: int) -> list[Effect]:
+        peer = event.peer
+        match event.message:
+            case Hello(protocol, cluster, _):
+                return self._greet(peer, protocol, cluster)
+            case Answer() | Welcome() | Refuse():
+                return self.controller.handle(event, now_ns) if peer not in self._greeted else []
+            case Ask(request, _) if peer in self._greeted:
+                return [Send(peer, Told(request, json.dumps(self.status(now_ns))))]
+            case _:
+                return [Send(peer, Refuse("say Hello first")), Drop(peer, "no greeting")]
+
+    def _greet(self, peer: str, protocol: int, cluster: str) -> list[Effect]:
+        me, config = self.settings, self.view.config
+        if protocol != PROTOCOL:
+            why = f"this server speaks protocol {PROTOCOL}, not {protocol}: upgrade one of them"
+        elif cluster != me.cluster:
+            why = f"this server belongs to cluster {me.cluster!r}, not {cluster!r}"
+        else:
+            self._greeted.add(peer)
+            incarnation = 0 if config is None else config.incarnation
+            return [Send(peer, Welcome(me.record.server, me.record.process, incarnation))]
+        return [Send(peer, Refuse(why)), Drop(peer, why)]
+
+    def _on_request(self, peer: str, request: Request, now_ns: int) -> list[Effect]:
+        origin = Origin(peer, request.request)
+        keys = request.keys
+        values = request.values[0] if request.values else _NO_VALUES
+        allowed = self.membership.may_answer(now_ns)
+        replies: list[Reply] = []
+        first = start = 0
+        for part in request.parts:
+            end, stop = first + part.count, start + part.elements
+            shard = self.shards.get(part.shard)
+            if shard is None or not allowed or part.seen > shard.position:
+                replies.append(Reply(origin, self._not_owner(part.shard, allowed=allowed)))
+            else:
+                replies += shard.handle(
+                    request, part, keys[first:end], values[start:stop], origin, now_ns
+                )
+            first, start = end, stop
+        effects = self._answers(replies, now_ns)
+        if request.kind is Kind.PULL and len(replies) < len(request.parts):
+            effects += self._set_pulls_timer()
+        return effects
+
+    def _not_owner(self, shard: int, *, allowed: bool) -> PartAnswer:
+        me = self.settings.record.server
+        text = f"{me} does not serve it" if allowed else f"{me} has no valid lease at the moment"
+        return PartAnswer(shard, Status.NOT_OWNER, NOWHERE, text=text.encode())
+
+    def _set_pulls_timer(self) -> list[Effect]:
+        """Wake up when the first waiting pull gives up."""
+        deadlines = [shard.waiting.next_deadline_ns() for shard in self.shards.values()]
+        first = min((at for at in deadlines if at is not None), default=None)
+        if first is None or (self._pulls_at_ns is not None and self._pulls_at_ns <= first):
+            return []
+        self._pulls_at_ns = first
+        return [SetTimer(PULLS_TIMER, first)]
+
+    def _answers(self, replies: Iterable[Reply], now_ns: int) -> list[Effect]:
+        """One message per request where possible, split where texts are long."""
+        grouped: dict[Origin, list[Reply]] = {}
+        for reply in replies:
+            grouped.setdefault(reply.origin, []).append(reply)
+        effects: list[Effect] = []
+        for origin, group in grouped.items():
+            for batch in _batches(group):
+                parts = tuple([reply.answer for reply in batch])
+                values = tuple([r.values for r in batch if r.values is not None and r.values.size])
+                effects.append(Send(origin.peer, Answer(origin.request, parts, values)))
+        return effects
+
+    # -- inspection
+
+    def status(self, now_ns: int) -> dict[str, Any]:
+        """What this server is doing, for `resilient-ps status`."""
+        me = self.settings.record
+        return {
+            "server": me.server,
+            "process": me.process,
+            "pid": me.pid,
+            "coordinator": self.controller.elected,
+            "lease_s": round(max(0, self.membership.deadline_ns - now_ns) / 1e9, 3),
+            "connections": len(self._greeted),
+            "shards": [shard.status() for _, shard in sorted(self.shards.items())],
+        }
+
+
+def _batches(group: list[Reply]) -> Iterable[list[Reply]]:
+    """Answers to one request, in messages that keep within the limit of a frame."""
+    if sum([len(reply.answer.text) for reply in group]) <= ANSWER_TEXT_BYTES:
+        return [group]
+    return [[reply] for reply in group]

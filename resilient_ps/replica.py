@@ -1,0 +1,117 @@
+"""A table's part on one shard, dense or sparse, behind one face.
+
+Keys are row keys for sparse tables and block numbers for dense ones; values arrive and leave as
+one flat array.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from resilient_ps.barrier import Update
+from resilient_ps.errors import BadInput
+from resilient_ps.messages import Keys, Values
+from resilient_ps.tables.dense import DenseLayout, DenseShard
+from resilient_ps.tables.sparse import SparseShard
+from resilient_ps.tables.spec import DenseSpec, TableSpec
+
+
+class TableReplica:
+    """The rows or blocks of one table that live on one shard.
+
+    `writer` is the job that pushes to the table (0: none yet); one job writes at a time.
+    """
+
+    __slots__ = ("_held", "spec", "text", "writer")
+
+    def __init__(self, spec: TableSpec, text: str, shard: int, shards: int) -> None:
+        self.spec = spec
+        self.text = text
+        self.writer = 0
+        self._held: DenseShard | SparseShard
+        if isinstance(spec, DenseSpec):
+            self._held = DenseShard(spec, DenseLayout(spec, shards), shard)
+        else:
+            self._held = SparseShard(spec)
+
+    def pull(self, keys: Keys) -> Values:
+        """Values of these rows or blocks, one behind the other, in an array of their own."""
+        return self._held.pull(keys).reshape(-1)
+
+    def check(self, update: Update) -> None:
+        """Raises `BadInput` when `apply` would: asked before an entry is made of the update."""
+        spec = self.spec
+        if update.rate is not None:
+            spec.optimiser.with_lr(update.rate)
+            return
+        if update.values.dtype != np.dtype(spec.dtype) and len(update.keys):
+            raise BadInput(
+                f"table {spec.name!r} holds {spec.dtype}, the push brings {update.values.dtype}"
+            )
+        expected = self.elements(update.keys)
+        if update.values.size != expected:
+            raise BadInput(
+                f"table {spec.name!r}: {len(update.keys)} keys take {expected} values, "
+                f"not {update.values.size}"
+            )
+
+    def apply(self, update: Update) -> None:
+        """One step of the optimiser with these gradients, or a change of its learning rate."""
+        if update.rate is not None:
+            self._held.set_lr(update.rate)
+        elif len(update.keys):
+            self._push(update.keys, update.values)
+
+    def apply_clock(self, updates: list[Update], *, divide_by: int) -> None:
+        """A whole clock at once: one step for the sum of its gradients, added in list order.
+
+        Gradients are divided by `divide_by` before they are added. A change of the learning rate
+        holds from the next clock on.
+        """
+        pushes = [update for update in updates if update.rate is None and len(update.keys)]
+        if pushes:
+            factor = np.dtype(self.spec.dtype).type(1 / divide_by)
+            scaled = [p.values * factor if divide_by > 1 else p.values for p in pushes]
+            if isinstance(self._held, SparseShard):  # sums repeats in the order of positions
+                self._push(np.concatenate([p.keys for p in pushes]), np.concatenate(scaled))
+            else:
+                self._push(*self._held.add_up([p.keys for p in pushes], scaled))
+        for update in updates:
+            if update.rate is not None:
+                self._held.set_lr(update.rate)
+
+    def _push(self, keys: Keys, values: Values) -> None:
+        if isinstance(self._held, SparseShard):
+            values = values.reshape(len(keys), self._held.spec.dim)
+        self._held.push(keys, values)
+
+    def elements(self, keys: Keys) -> int:
+        """How many values these keys stand for. Raises `BadInput` for blocks of elsewhere."""
+        if isinstance(self._held, SparseShard):
+            return len(keys) * self._held.spec.dim
+        return self._held.elements_of(keys)
+
+    @property
+    def rows(self) -> int:
+        """Rows (sparse) or values (dense) held."""
+        return len(self._held)
+
+    @property
+    def bytes_held(self) -> int:
+        """Memory of values, state and index."""
+        return self._held.bytes_held
+
+    def digest(self) -> str:
+        """Equal content, equal text: whatever the order of creation."""
+        return self._held.digest()
+
+    def status(self) -> dict[str, Any]:
+        """Size and writer, for `resilient-ps status`."""
+        return {
+            "table": self.spec.name,
+            "rows": self.rows,
+            "bytes": self.bytes_held,
+            "writer": self.writer,
+        }

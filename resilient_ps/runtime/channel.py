@@ -1,0 +1,100 @@
+"""A client's connection to one server: a socket that never blocks for longer than asked to."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from resilient_ps.errors import Unavailable
+from resilient_ps.messages import Hello, Message
+from resilient_ps.routing import Address
+from resilient_ps.wire import FrameReader, Place, WireError, encode
+
+CONNECT_TIMEOUT_S = 1.0
+BUFFERS_MAX = 1_000  # of one gathering write; Linux allows 1,024
+HOSTNAME = socket.gethostname()
+
+
+class ChannelRefused(Unavailable):
+    """Nobody listens at the address."""
+
+
+class Channel:
+    """An open connection. `peer` is the name that the session gives to the server."""
+
+    def __init__(self, peer: str, address: Address, hello: Hello, place: Place) -> None:
+        self.peer = peer
+        self.reader = FrameReader(place=place)
+        self.sock = _dial(address)
+        self.sock.settimeout(0)
+        self._unsent: list[Any] = []
+        self.send(hello)
+
+    def fileno(self) -> int:
+        """For poll."""
+        return self.sock.fileno()
+
+    @property
+    def sending(self) -> bool:
+        """Is there something that the kernel has not taken yet?"""
+        return bool(self._unsent)
+
+    def send(self, message: Message) -> None:
+        """Queue a message and hand over what the kernel takes. Raises `OSError`."""
+        self._unsent += encode(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand over more of what is queued. Raises `OSError`."""
+        unsent = self._unsent
+        while unsent:
+            try:
+                sent = self.sock.sendmsg(unsent[:BUFFERS_MAX])
+            except BlockingIOError:
+                return
+            done = 0
+            for buffer in unsent:
+                if sent < len(buffer):
+                    break
+                sent -= len(buffer)
+                done += 1
+            del unsent[:done]
+            if sent:
+                unsent[0] = memoryview(unsent[0])[sent:]
+
+    def receive(self) -> list[Message]:
+        """What has arrived. Raises `OSError` when the connection is over, `WireError` for junk."""
+        try:
+            count = self.sock.recv_into(self.reader.get_buffer())
+        except BlockingIOError:
+            return []
+        if count == 0:
+            raise ConnectionResetError("the server closed the connection")
+        return self.reader.received(count)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.sock.close()
+
+
+def _dial(address: Address) -> socket.socket:
+    """Through the Unix socket on the server's own host, else through TCP. Raises `Unavailable`."""
+    where = f"{address.host}:{address.port}"
+    try:
+        if address.unix_path and address.hostname == HOSTNAME and os.path.exists(address.unix_path):
+            where = address.unix_path
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            sock.settimeout(CONNECT_TIMEOUT_S)
+            sock.connect(address.unix_path)
+            return sock
+        sock = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except ConnectionRefusedError as error:
+        raise ChannelRefused(f"nobody listens at {where}") from error
+    except OSError as error:
+        raise Unavailable(f"no connection to {where}: {error}") from error
+    return sock
+
+
+__all__ = ["Channel", "ChannelRefused", "WireError"]

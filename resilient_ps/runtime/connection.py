@@ -1,0 +1,207 @@
+"""One connection of a host: bytes of a socket to messages, and messages to bytes.
+
+States. *Open*: messages are delivered. *Finishing*: the last words are on their way, what arrives
+is thrown away, and the peer has `close_grace_s` to go. *Lost*: nothing more happens. A connection
+that closed at once with unread input would be reset, and the peer could not read why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, Protocol, cast
+
+from resilient_ps.machine import Peer
+from resilient_ps.messages import Message, Refuse
+from resilient_ps.runtime.limits import HostLimits
+from resilient_ps.wire import GREETING, FrameReader, WireError, encode
+
+FLUSH_BYTES = 128 * 1024
+"""Answers are gathered into one write until they are this large."""
+MAX_REFUSAL_CHARS = 1000
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
+
+_WASTE = memoryview(bytearray(64 * 1024))
+"""Where input of finishing connections goes; never read."""
+
+
+class Owner(Protocol):
+    """What a connection tells its host."""
+
+    def on_opened(self, connection: Connection) -> None: ...
+
+    def on_messages(self, connection: Connection, messages: list[Message]) -> None: ...
+
+    def on_refused(self, connection: Connection, why: str) -> None:
+        """The peer breaks the protocol or a limit; it has been told, and is being closed."""
+        ...
+
+    def on_lost(self, connection: Connection) -> None:
+        """The socket is closed, for whatever reason; called exactly once after `on_opened`."""
+        ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A socket with a frame reader. All methods are called in the loop's thread."""
+
+    def __init__(self, owner: Owner, peer: Peer, limits: HostLimits) -> None:
+        self.peer = peer
+        self.remote = "?"
+        self.greeted = False  # a whole first frame has arrived
+        self.dropped = False  # closed by our own side: nobody wants to hear of it
+        self._owner = owner
+        self._limits = limits
+        self._reader = FrameReader(limits.frame, greeting=GREETING)
+        self._outgoing: list[Any] = []
+        self._outgoing_bytes = 0
+        self._finishing = False
+        self._patience: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport
+
+    # --------------------------------------------------------------------------- for the host
+
+    @property
+    def finishing(self) -> bool:
+        return self._finishing
+
+    def send(self, message: Message) -> bool:
+        """Put a message to the outgoing ones; True when `flush` is to be called soon."""
+        if self._finishing:
+            return False
+        buffers = encode(message)
+        self._outgoing += buffers
+        self._outgoing_bytes += sum(map(len, buffers))
+        if self._outgoing_bytes < FLUSH_BYTES:
+            return True
+        self.flush()
+        return False
+
+    def flush(self) -> None:
+        """Write what has been gathered."""
+        if not self._outgoing:
+            return
+        buffers, self._outgoing, self._outgoing_bytes = self._outgoing, [], 0
+        if self._transport.is_closing():
+            return
+        self._transport.writelines(buffers)
+        unsent_bytes = self._transport.get_write_buffer_size()
+        if unsent_bytes > self._limits.unsent_bytes:
+            self._owner.on_refused(self, f"it does not take its answers: {unsent_bytes} bytes wait")
+            self.abort()
+
+    def refuse(self, why: str) -> None:
+        """Tell the peer why, and finish."""
+        self.send(Refuse(why[:MAX_REFUSAL_CHARS]))
+        self.finish()
+
+    def finish(self) -> None:
+        """Close once the peer has had a chance to read everything sent so far."""
+        if self._finishing:
+            return
+        self.flush()
+        self._finishing = True
+        if self._transport.is_closing():
+            return
+        self._transport.resume_reading()
+        self._transport.write_eof()
+        self._be_patient(self._limits.close_grace_s)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._finishing = True
+        self._transport.abort()
+
+    # ----------------------------------------------------------------------- for the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)
+        transport.set_write_buffer_limits(
+            self._limits.high_water_bytes, self._limits.low_water_bytes
+        )
+        self.remote = _remote_name(transport)
+        _configure(transport.get_extra_info("socket"))
+        self._be_patient(self._limits.greeting_timeout_s)
+        self._owner.on_opened(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _WASTE if self._finishing else self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._finishing:
+            return
+        try:
+            messages = self._reader.received(nbytes)
+        except WireError as error:
+            self._refuse_peer(str(error))
+            return
+        except MemoryError:
+            self._refuse_peer("no memory for a frame of this size: send smaller ones, or later")
+            return
+        if messages:
+            if not self.greeted:
+                self.greeted = True
+                self._stop_waiting()
+            self._owner.on_messages(self, messages)
+
+    def eof_received(self) -> bool:
+        if not self._finishing:
+            self._finishing = True
+            self._be_patient(self._limits.close_grace_s)
+        return False  # the transport closes once its buffer is written
+
+    def pause_writing(self) -> None:
+        if not self._finishing:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._finishing = True
+        self._stop_waiting()
+        self._outgoing.clear()
+        self._owner.on_lost(self)
+
+    # ------------------------------------------------------------------------------- patience
+
+    def _be_patient(self, seconds: float) -> None:
+        self._stop_waiting()
+        self._patience = asyncio.get_running_loop().call_later(seconds, self._on_patience_lost)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _on_patience_lost(self) -> None:
+        if self._finishing:
+            self._transport.abort()
+        else:
+            seconds = self._limits.greeting_timeout_s
+            self._refuse_peer(f"no whole greeting within {seconds:g} s: connect again")
+
+    def _refuse_peer(self, why: str) -> None:
+        self._owner.on_refused(self, why)
+        self.refuse(why)
+
+
+def _remote_name(transport: asyncio.Transport) -> str:
+    peername = transport.get_extra_info("peername")
+    if isinstance(peername, tuple):
+        return f"{peername[0]}:{peername[1]}"
+    return "unix socket"
+
+
+def _configure(sock: Any) -> None:
+    """No delay for small answers; peers whose host vanished are noticed some day."""
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+    ):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,188 @@
+"""Runs a session on blocking calls: sockets, timers and etcd are served while somebody waits.
+
+There is no thread: what a caller waits for moves on while it waits. A driver serves one caller at a
+time; others wait for the lock.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from resilient_ps.coordinator.kv import Kv, KvAnswered, KvCall, KvFailed, Read
+from resilient_ps.errors import ResilientPsError, Unavailable
+from resilient_ps.frames import Head, unpack_answers
+from resilient_ps.machine import Drop, Event, MessageArrived, PeerLost, Send, SetTimer, TimerFired
+from resilient_ps.messages import Hello, Message
+from resilient_ps.routing import PEER_PREFIX
+from resilient_ps.runtime.channel import Channel, ChannelRefused, WireError
+from resilient_ps.session import Resolved, Session, SessionEffect
+
+KV_DEADLINE_S = 1.0
+_READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
+
+
+class Driver:
+    """One session, its connections and its timers."""
+
+    def __init__(self, session: Session, kv: Kv, hello: Hello) -> None:
+        self.session = session
+        self.lock = threading.RLock()
+        self._kv = kv
+        self._hello = hello
+        self._channels: dict[str, Channel] = {}
+        self._by_fd: dict[int, Channel] = {}
+        self._poll = select.poll()
+        self._timers: dict[str, int] = {}
+        self._events: deque[Event] = deque()
+        self._resolved: dict[int, Resolved] = {}
+        self._ops = 0
+
+    def next_op(self) -> int:
+        """A number for an operation."""
+        self._ops += 1
+        return self._ops
+
+    def perform(self, effects: Iterable[SessionEffect]) -> None:
+        """Perform effects in list order."""
+        for effect in effects:
+            match effect:
+                case Send(peer, message):
+                    self._send(peer, message)
+                case Resolved(op):
+                    self._resolved[op] = effect
+                case SetTimer(name, at_ns):
+                    self._timers[name] = at_ns
+                case KvCall():
+                    self._events.append(self._ask_kv(effect))
+                case Drop(peer):
+                    self._lose(peer, refused=False)
+                case _:
+                    pass
+
+    def take(self, op: int) -> Resolved | None:
+        """The outcome of an operation, once."""
+        return self._resolved.pop(op, None)
+
+    def is_resolved(self, op: int) -> bool:
+        """Is its outcome there?"""
+        return op in self._resolved
+
+    def wait(self, op: int, deadline_ns: int) -> Resolved:
+        """Serve everything until this operation is resolved; at the deadline it is abandoned."""
+        while op not in self._resolved:
+            if not self.serve(deadline_ns):
+                error = self.session.abandon(op)
+                return Resolved(op, error=error)
+        return self._resolved.pop(op)
+
+    def serve(self, deadline_ns: int) -> bool:
+        """One round of whatever comes next; False when the deadline has come first."""
+        if self._drain_events():
+            return True
+        now_ns = time.monotonic_ns()
+        if now_ns >= deadline_ns:
+            return False
+        until_ns = min([deadline_ns, *self._timers.values()])
+        for fd, mask in self._poll.poll(max(0, (until_ns - now_ns + 999_999) // 1_000_000)):
+            self._on_ready(fd, mask)
+        self._fire_timers()
+        self._drain_events()
+        return True
+
+    def close(self) -> None:
+        """Close all connections."""
+        for channel in list(self._channels.values()):
+            self._forget(channel)
+
+    # -- events
+
+    def _drain_events(self) -> bool:
+        if not self._events:
+            return False
+        while self._events:
+            event = self._events.popleft()
+            self.perform(self.session.handle(event, time.monotonic_ns()))
+        return True
+
+    def _fire_timers(self) -> None:
+        if not self._timers:
+            return
+        now_ns = time.monotonic_ns()
+        for name in [name for name, at_ns in self._timers.items() if at_ns <= now_ns]:
+            del self._timers[name]
+            self._events.append(TimerFired(name))
+
+    def _ask_kv(self, call: KvCall) -> Event:
+        assert isinstance(call.request, Read)  # a session asks for nothing else
+        try:
+            read = call.request
+            result = self._kv.read(read.key, prefix=read.prefix, deadline_s=KV_DEADLINE_S)
+        except ResilientPsError as error:
+            return KvFailed(call.ref, error, unknown=False)
+        return KvAnswered(call.ref, result)
+
+    # -- connections
+
+    def _send(self, peer: str, message: Message) -> None:
+        try:
+            channel = self._channels.get(peer) or self._open(peer)
+            channel.send(message)
+            while channel.sending:  # read meanwhile: the server may be waiting for us to
+                self._poll_once(channel)
+        except (OSError, Unavailable) as error:
+            self._lose(peer, refused=isinstance(error, ChannelRefused))
+
+    def _poll_once(self, sending: Channel) -> None:
+        self._poll.modify(sending, select.POLLIN | select.POLLOUT)
+        for fd, mask in self._poll.poll():
+            self._on_ready(fd, mask)
+        if sending.peer not in self._channels:
+            raise ConnectionResetError("the connection broke while sending")
+        self._poll.modify(sending, select.POLLIN)
+
+    def _open(self, peer: str) -> Channel:
+        address = self.session.routing.servers.get(peer.removeprefix(PEER_PREFIX))
+        if address is None:
+            raise Unavailable(f"{peer} has no address")
+        channel = Channel(peer, address, self._hello, self._place)
+        self._channels[peer] = channel
+        self._by_fd[channel.fileno()] = channel
+        self._poll.register(channel, select.POLLIN)
+        return channel
+
+    def _on_ready(self, fd: int, mask: int) -> None:
+        channel = self._by_fd.get(fd)
+        if channel is None:
+            return
+        try:
+            if mask & select.POLLOUT:
+                channel.flush()
+            if mask & _READABLE:
+                for message in channel.receive():
+                    self._events.append(MessageArrived(channel.peer, message))
+        except (OSError, WireError):
+            self._lose(channel.peer, refused=False)
+
+    def _lose(self, peer: str, *, refused: bool) -> None:
+        channel = self._channels.get(peer)
+        if channel is not None:
+            self._forget(channel)
+        self._events.append(PeerLost(peer, refused))
+
+    def _forget(self, channel: Channel) -> None:
+        self._poll.unregister(channel)
+        del self._by_fd[channel.fileno()]
+        del self._channels[channel.peer]
+        channel.close()
+
+    def _place(self, head: Head, meta: bytes) -> list[memoryview] | None:
+        return self.session.calls.places(head.request, unpack_answers(meta))
+
+
+def deadline_after(seconds: float) -> int:
+    """The moment, in monotonic nanoseconds, so many seconds from now."""
+    return time.monotonic_ns() + int(seconds * 1e9)

@@ -1,0 +1,224 @@
+"""The blocking coordination client, for a host whose loop must never block.
+
+Calls wait in two bounded queues with threads of their own: lease refreshes in one, so that they
+stand behind no slow transaction; everything else in the other. Answers and changes return into the
+loop as events. Changes that the loop has not taken yet are bounded too: beyond that, the client's
+watch thread waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+
+from resilient_ps.coordinator.kv import (
+    Answer,
+    Kv,
+    KvAnswered,
+    KvCall,
+    KvChanged,
+    KvFailed,
+    KvReset,
+    KvWatch,
+    LeaseGrant,
+    LeaseRefresh,
+    LeaseRevoke,
+    LeaseRevoked,
+    LeaseTtl,
+    Read,
+    Reset,
+    Txn,
+    WatchBatch,
+    WatchHandle,
+)
+from resilient_ps.errors import BadInput, Bug, NotFound, ResilientPsError, Unavailable
+from resilient_ps.runtime.logs import Logger
+
+MAX_WAITING_CALLS = 1024
+MAX_WAITING_CHANGES = 1024
+MAX_WATCHES = 64
+CALL_THREADS = 4
+CALL_DEADLINE_S = 5.0
+REFRESH_DEADLINE_S = 1.0
+_LOOK_S = 0.1  # how often a waiting watch thread looks whether the bridge was closed
+
+KvEvent = KvAnswered | KvFailed | KvChanged | KvReset
+Post = Callable[[KvEvent], None]
+
+
+class KvBridge:
+    """Performs `KvCall` and `KvWatch`; `post` gets the events in the loop's thread.
+
+    Made and used in one thread, except for what the bridge's own threads do. `kv` stays the
+    caller's, who closes it after the bridge.
+    """
+
+    def __init__(self, kv: Kv | None, post: Post, log: Logger) -> None:
+        self._kv = kv
+        self._post = post
+        self._log = log
+        self._closed = threading.Event()
+        self._calls = _Lane("kv", CALL_THREADS)
+        self._refreshes = _Lane("kv-lease", 1)
+        self._changes = threading.Semaphore(MAX_WAITING_CHANGES)
+        self._watches: dict[int, WatchHandle] = {}
+        self._watch_count = 0
+        self._loop: asyncio.AbstractEventLoop
+
+    def start(self) -> None:
+        """To be called in the loop's thread, before the first call."""
+        self._loop = asyncio.get_running_loop()
+
+    def call(self, effect: KvCall) -> None:
+        """Begin a call. Its outcome comes as `KvAnswered` or `KvFailed`, never before this ends."""
+        refresh = isinstance(effect.request, LeaseRefresh)
+        self._submit(self._refreshes if refresh else self._calls, effect.ref, self._call, effect)
+
+    def watch(self, effect: KvWatch) -> None:
+        """Begin a watch; it lasts until the bridge is closed."""
+        self._watch_count += 1
+        if self._watch_count > MAX_WATCHES:
+            error = Bug(f"more than {MAX_WATCHES} watches")
+            self._loop.call_soon(self._post, KvFailed(effect.ref, error, unknown=False))
+            return
+        self._submit(self._calls, effect.ref, self._watch, effect)
+
+    def close(self) -> None:
+        """End the watches and drop what waits. Calls under way end by their own deadlines."""
+        self._closed.set()
+        self._calls.close()
+        self._refreshes.close()
+        for handle in list(self._watches.values()):
+            handle.close()
+
+    # --------------------------------------------------------------------------- in the loop
+
+    def _submit(
+        self, lane: _Lane, ref: int, work: Callable[..., None], effect: KvCall | KvWatch
+    ) -> None:
+        error: ResilientPsError | None = None
+        if self._kv is None:
+            error = BadInput("this process was started without a coordination store")
+        elif not lane.put(lambda: work(effect)):
+            error = Unavailable(f"{MAX_WAITING_CALLS} calls to the coordination store wait already")
+        if error is not None:
+            self._loop.call_soon(self._post, KvFailed(ref, error, unknown=False))
+
+    def _taken(self, event: KvEvent) -> None:
+        self._changes.release()
+        if not self._closed.is_set():
+            self._post(event)
+
+    # --------------------------------------------------------------------- in bridge threads
+
+    def _call(self, effect: KvCall) -> None:
+        self._report(self._outcome(effect))
+
+    def _outcome(self, effect: KvCall) -> KvEvent:
+        assert self._kv is not None
+        try:
+            return KvAnswered(effect.ref, _perform(self._kv, effect))
+        except ResilientPsError as error:
+            harmless = isinstance(error, (Unavailable, BadInput, NotFound))
+            return KvFailed(effect.ref, error, unknown=not harmless)
+        except Exception as error:
+            self._log.error("bug: a coordination call failed", error=repr(error))
+            bug = Bug(f"the coordination client failed with {error!r}: please report it")
+            return KvFailed(effect.ref, bug, unknown=True)
+
+    def _watch(self, effect: KvWatch) -> None:
+        assert self._kv is not None
+
+        def on_event(change: WatchBatch | Reset) -> None:
+            self._changed(effect.ref, change)
+
+        try:
+            handle = self._kv.watch(effect.prefix, effect.from_revision, on_event)
+        except ResilientPsError as error:
+            self._report(KvFailed(effect.ref, error, unknown=False))
+            return
+        self._watches[effect.ref] = handle
+        if self._closed.is_set():
+            handle.close()
+
+    def _changed(self, ref: int, change: WatchBatch | Reset) -> None:
+        while not self._changes.acquire(timeout=_LOOK_S):
+            if self._closed.is_set():
+                return
+        if isinstance(change, Reset):
+            self._into_loop(self._taken, KvReset(ref, change.items, change.revision))
+        else:
+            self._into_loop(self._taken, KvChanged(ref, change))
+
+    def _report(self, event: KvEvent) -> None:
+        self._into_loop(self._post, event)
+
+    def _into_loop(self, take: Post, event: KvEvent) -> None:
+        if self._closed.is_set():
+            return
+        try:
+            self._loop.call_soon_threadsafe(take, event)
+        except RuntimeError:
+            if not self._closed.is_set():  # the loop may end while we look
+                raise
+
+
+class _Lane:
+    """A bounded queue of work and the daemon threads that do it, made when first needed."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self._name = name
+        self._limit = threads
+        self._threads: list[threading.Thread] = []
+        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(MAX_WAITING_CALLS)
+
+    def put(self, work: Callable[[], None]) -> bool:
+        """False when the queue is full."""
+        if len(self._threads) < self._limit:
+            name = f"{self._name}-{len(self._threads)}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        try:
+            self._queue.put_nowait(work)
+        except queue.Full:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Forget what waits; the threads end after what they are doing."""
+        try:
+            while True:
+                self._queue.get_nowait()
+        except queue.Empty:
+            pass
+        for _ in self._threads:
+            self._queue.put_nowait(None)
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            work()
+
+
+def _perform(kv: Kv, effect: KvCall) -> Answer:
+    request = effect.request
+    match request:
+        case Txn():
+            return kv.txn(request, deadline_s=CALL_DEADLINE_S, nonce=effect.nonce)
+        case Read():
+            return kv.read(
+                request.key,
+                prefix=request.prefix,
+                limit=request.limit,
+                deadline_s=CALL_DEADLINE_S,
+            )
+        case LeaseGrant():
+            return kv.grant(request.ttl_s, deadline_s=CALL_DEADLINE_S)
+        case LeaseRefresh():
+            ttl_s = kv.refresh(request.lease, deadline_s=REFRESH_DEADLINE_S)
+            return LeaseTtl(request.lease, ttl_s)
+        case LeaseRevoke():
+            kv.revoke(request.lease, deadline_s=CALL_DEADLINE_S)
+            return LeaseRevoked(request.lease)

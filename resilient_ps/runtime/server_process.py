@@ -1,0 +1,119 @@
+"""One server process on this machine: started, watched for its ready line, killed, paused, ended.
+
+The process dies with this one, however this one dies. Its log goes to a file.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from resilient_ps.coordinator.runtime.spawn import spawn
+from resilient_ps.errors import BadInput, Unavailable
+from resilient_ps.runtime.addresses import Address, parse_address
+
+READY_DEADLINE_S = 60.0
+LOG_TAIL_BYTES = 2000
+MAX_LINE_BYTES = 4096
+
+
+class ServerProcess:
+    """`command` prints `ready <name> <host:port>` on standard output once it serves."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, unix_path: str = "") -> None:
+        self.name = name
+        self.log = log
+        self._command = list(command)
+        self._unix_path = unix_path
+        self._process = spawn(self._command, log, stdout=subprocess.PIPE)
+        self._address: Address | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def address(self) -> Address:
+        """Where it listens; known after `wait_ready`."""
+        if self._address is None:
+            raise BadInput(f"server {self.name} is not ready yet: call wait_ready first")
+        return self._address
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
+        """Return when it serves. `Unavailable`, with the end of its log, if it does not."""
+        line = self._first_line(time.monotonic() + deadline_s)
+        words = line.split()
+        if len(words) == 3 and words[:2] == ["ready", self.name]:
+            tcp = parse_address(words[2])
+            self._address = Address(tcp.host, tcp.port, self._unix_path)
+            return
+        what = f"said {line!r}" if line else "did not become ready"
+        if self._ended_soon():
+            what = f"ended with exit code {self._process.returncode}"
+        raise Unavailable(f"server {self.name} {what}. The end of {self.log}:\n{self.log_tail()}")
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        self._process.kill()
+        self.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP: it hangs, its connections stay open."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM; a paused process is resumed to take it."""
+        if self.is_alive():
+            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(signal.SIGCONT)
+
+    def wait(self, deadline_s: float | None = None) -> int:
+        """Its exit code (negative: the signal). Kills it at the deadline."""
+        try:
+            self._process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        code = self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return code
+
+    def log_tail(self) -> str:
+        """The end of its log."""
+        try:
+            return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        except OSError:
+            return ""
+
+    def _first_line(self, until_s: float) -> str:
+        """What it prints first; as far as it got, if it ends or the time is over."""
+        assert self._process.stdout is not None
+        descriptor, data = self._process.stdout.fileno(), b""
+        while b"\n" not in data and len(data) < MAX_LINE_BYTES:
+            left_s = max(until_s - time.monotonic(), 0)
+            if not select.select([descriptor], [], [], left_s)[0]:
+                break
+            piece = os.read(descriptor, MAX_LINE_BYTES)
+            if not piece:
+                break
+            data += piece
+        return data.partition(b"\n")[0].decode(errors="replace")
+
+    def _ended_soon(self) -> bool:
+        """Whether it is ending: its output may close a moment before."""
+        try:
+            self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return False
+        return True

@@ -1,0 +1,162 @@
+"""A request to a table, split into the shards' pieces.
+
+Sparse: keys are grouped by (server, shard) in one pass, gradients are gathered in that order, and
+pulled rows are scattered back from it. Dense: a shard's part of the array is one slice of it, so
+nothing is copied. Large requests are split into several of about `CHUNK_BYTES`: the server works on
+one while the next is being sent, and no frame is large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resilient_ps.calls import Piece
+from resilient_ps.errors import BadInput
+from resilient_ps.messages import Keys, Values
+from resilient_ps.routing import Routing
+from resilient_ps.tables.dense import DenseLayout
+from resilient_ps.tables.partition import gather_rows, partition, scatter_rows
+from resilient_ps.tables.spec import DenseSpec, SparseSpec
+
+CHUNK_BYTES = 4 << 20
+KEY_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TableHandle:
+    """A table as a client knows it: the number that messages use, and the specification."""
+
+    number: int
+    spec: SparseSpec | DenseSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One request's keys in the order of its shards, and each shard's piece of it."""
+
+    keys: Keys
+    pieces: dict[int, Piece]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SparsePull:
+    """A pull under way: `finish` puts the received rows where they were asked for."""
+
+    split: Split
+    _order: NDArray[np.uint32]
+    _rows: NDArray[Any]
+
+    def finish(self, out: NDArray[Any]) -> None:
+        """`out` (n, dim): row i for the i-th key."""
+        scatter_rows(self._rows, self._order, out)
+
+
+def chunk_rows(spec: SparseSpec) -> int:
+    """How many rows of a sparse table travel in one request at most."""
+    return max(1, CHUNK_BYTES // (KEY_BYTES + spec.dim * np.dtype(spec.dtype).itemsize))
+
+
+def split_sparse_push(routing: Routing, keys: Keys, grads: Values) -> Split:
+    """`keys` (n,) and `grads` (n, dim), both copied into the order of the shards."""
+    order, counts, grouped = partition(keys, routing.shards, routing.rank_of_shard)
+    rows = gather_rows(grads, order, np.empty_like(grads))
+    flat, dim = rows.reshape(-1), grads.shape[1]
+    pieces: dict[int, Piece] = {}
+    first = 0
+    for shard, count in zip(routing.order, counts.tolist(), strict=True):
+        if count:
+            values = flat[first * dim : (first + count) * dim]
+            pieces[shard] = Piece(first, count, (values,))
+            first += count
+    return Split(grouped, pieces, grouped.nbytes + flat.nbytes)
+
+
+def split_sparse_pull(routing: Routing, keys: Keys, spec: SparseSpec) -> SparsePull:
+    """`keys` (n,): the rows are received grouped, then scattered by `finish`."""
+    order, counts, grouped = partition(keys, routing.shards, routing.rank_of_shard)
+    rows = np.empty((len(keys), spec.dim), spec.dtype)
+    view, row_bytes = rows.reshape(-1).data.cast("B"), spec.dim * rows.itemsize
+    pieces: dict[int, Piece] = {}
+    first = 0
+    for shard, count in zip(routing.order, counts.tolist(), strict=True):
+        if count:
+            out = (view[first * row_bytes : (first + count) * row_bytes],)
+            pieces[shard] = Piece(first, count, out=out)
+            first += count
+    return SparsePull(Split(grouped, pieces, grouped.nbytes + rows.nbytes), order, rows)
+
+
+def split_dense(
+    routing: Routing, layout: DenseLayout, flat: Values, *, pull: bool
+) -> Iterator[Split]:
+    """Requests for the whole of a dense table: to receive into `flat`, or to push it."""
+    chunks = max(1, -(-flat.nbytes // CHUNK_BYTES))
+    view = flat.data.cast("B")
+    for chunk in range(chunks):
+        keys: list[Keys] = []
+        pieces: dict[int, Piece] = {}
+        first = nbytes = 0
+        for shard in routing.order:
+            blocks = layout.blocks_of(shard)
+            blocks = blocks[len(blocks) * chunk // chunks : len(blocks) * (chunk + 1) // chunks]
+            if not len(blocks):
+                continue
+            start = layout.element_slice(int(blocks[0])).start
+            stop = layout.element_slice(int(blocks[-1])).stop
+            if pull:
+                out = (view[start * flat.itemsize : stop * flat.itemsize],)
+                pieces[shard] = Piece(first, len(blocks), out=out)
+            else:
+                pieces[shard] = Piece(first, len(blocks), (flat[start:stop],))
+            keys.append(blocks)
+            first += len(blocks)
+            nbytes += (stop - start) * flat.itemsize
+        if pieces:
+            yield Split(np.concatenate(keys), pieces, nbytes)
+
+
+def check_keys(spec: SparseSpec, keys: Any) -> Keys:
+    """Keys as contiguous uint64 (n,). Raises `BadInput` for anything that is not a whole number."""
+    array = np.asarray(keys)
+    if array.dtype != np.uint64:
+        if array.dtype.kind not in "ui" or (
+            array.size and array.dtype.kind == "i" and array.min() < 0
+        ):
+            raise BadInput(
+                f"table {spec.name!r}: keys must be uint64 (or non-negative integers), "
+                f"not {array.dtype} {array.ravel()[:3].tolist()}"
+            )
+        array = array.astype(np.uint64)
+    if array.ndim != 1:
+        raise BadInput(f"table {spec.name!r}: keys must have shape (n,), not {array.shape}")
+    return np.ascontiguousarray(array)
+
+
+def check_gradients(spec: SparseSpec, keys: Keys, grads: Any) -> Values:
+    """Gradients as a contiguous array (n, dim) of the table's dtype. Raises `BadInput`."""
+    array = check_dtype(spec, grads)
+    if array.ndim == 1 and spec.dim == 1:
+        array = array.reshape(-1, 1)
+    if array.shape != (len(keys), spec.dim):
+        raise BadInput(
+            f"table {spec.name!r}: {len(keys)} keys take gradients of shape "
+            f"({len(keys)}, {spec.dim}), not {array.shape}"
+        )
+    return np.ascontiguousarray(array)
+
+
+def check_dtype(spec: SparseSpec | DenseSpec, values: Any) -> Values:
+    """An array of the table's dtype: nothing is converted silently. Raises `BadInput`."""
+    array = np.asarray(values)
+    if array.dtype != np.dtype(spec.dtype):
+        raise BadInput(
+            f"table {spec.name!r} holds {spec.dtype}, the array is {array.dtype}: "
+            f"convert it with .astype({spec.dtype!r})"
+        )
+    return array

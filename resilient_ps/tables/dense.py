@@ -1,0 +1,256 @@
+"""Dense tables: how an array is cut into blocks and shards, and one shard's part of it.
+
+The rows (axis 0; a vector's elements are rows of one value) are cut into blocks of whole
+consecutive rows, about 256 KiB each, larger where there would be more than 512. Every shard holds a
+run of consecutive blocks, equally many up to one, and the first run goes to a shard chosen by the
+table's name so that small tables spread. A run instead of every n-th block: a shard's part is one
+slice of the array, which travels and is updated as one piece without gathering.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from resilient_ps.errors import BadInput
+from resilient_ps.hashing import MAX_SHARDS, hash_text
+from resilient_ps.tables import kernels
+from resilient_ps.tables.memory import aligned_zeros
+from resilient_ps.tables.request import UINT64, check_array
+from resilient_ps.tables.spec import DenseSpec
+
+BLOCK_BYTES = 256 * 1024
+MAX_BLOCKS = 512
+
+
+class DenseLayout:
+    """Which elements of a table are in which block, and which blocks on which shard (0-based)."""
+
+    def __init__(self, spec: DenseSpec, shards: int) -> None:
+        if not 1 <= shards <= MAX_SHARDS:
+            raise BadInput(f"table {spec.name}: shards must be 1 to {MAX_SHARDS}, not {shards}")
+        self.spec = spec
+        self.shards = shards
+        rows = spec.shape[0] if spec.shape else 1
+        self.row_width = spec.elements // rows
+        row_bytes = self.row_width * np.dtype(spec.dtype).itemsize
+        rows_per_block = max(1, BLOCK_BYTES // row_bytes, -(-rows // MAX_BLOCKS))
+        self.elements = spec.elements
+        self.elements_per_block = min(rows_per_block, rows) * self.row_width
+        self.blocks = -(-self.elements // self.elements_per_block)
+        self._runs = min(self.blocks, shards)
+        self._first_shard = hash_text(spec.name) % shards
+
+    def shard_of_block(self, block: int) -> int:
+        """The shard that holds this block."""
+        self._check_block(block)
+        run = ((block + 1) * self._runs - 1) // self.blocks
+        return (self._first_shard + run) % self.shards
+
+    def blocks_of(self, shard: int) -> NDArray[np.uint64]:
+        """The blocks of this shard, ascending and consecutive; none for some shards of small tables."""
+        return np.arange(*self._block_range(shard), dtype=np.uint64)
+
+    def block_elements(self, block: int) -> int:
+        """How many elements this block has; only the last may have fewer than the others."""
+        part = self.element_slice(block)
+        return int(part.stop - part.start)
+
+    def element_slice(self, block: int) -> slice:
+        """The block's elements in the flattened (C order) array."""
+        self._check_block(block)
+        start = block * self.elements_per_block
+        return slice(start, min(start + self.elements_per_block, self.elements))
+
+    def shard_slice(self, shard: int) -> slice:
+        """All elements of a shard in the flattened array: its blocks are consecutive."""
+        first, last = self._block_range(shard)
+        start = min(first * self.elements_per_block, self.elements)
+        return slice(start, min(last * self.elements_per_block, self.elements))
+
+    def _block_range(self, shard: int) -> tuple[int, int]:
+        if not 0 <= shard < self.shards:
+            raise BadInput(f"table {self.spec.name}: no shard {shard} of {self.shards}")
+        run = (shard - self._first_shard) % self.shards
+        if run >= self._runs:
+            return (0, 0)
+        return (run * self.blocks // self._runs, (run + 1) * self.blocks // self._runs)
+
+    def _check_block(self, block: int) -> None:
+        if not 0 <= block < self.blocks:
+            raise BadInput(f"{self.spec.describe()}: no block {block} of {self.blocks}")
+
+
+class DenseShard:
+    """The blocks of one shard with their optimiser state. For one thread at a time."""
+
+    def __init__(self, spec: DenseSpec, layout: DenseLayout, shard: int) -> None:
+        self.spec = spec
+        self.layout = layout
+        self.shard = shard
+        self.blocks = layout.blocks_of(shard)
+        self._first_block = int(self.blocks[0]) if self.blocks.size else 0
+        self._dtype = np.dtype(spec.dtype)
+        self._parameters = kernels.Parameters.of(spec, layout.row_width)
+        where = layout.shard_slice(shard)
+        self._values = aligned_zeros(where.stop - where.start, self._dtype)
+        self._state = self._new_state()
+        first_row = where.start // layout.row_width
+        kernels.fill_rows(self._values, first_row, self._parameters.meta, self._parameters.hyper)
+
+    def _new_state(self) -> NDArray[Any]:
+        optimiser = self.spec.optimiser
+        lanes = 64 // self._dtype.itemsize
+        slot_size = -(-self._values.size // lanes) * lanes
+        counts = self.blocks.size if optimiser.counts_steps else 0
+        state = aligned_zeros(optimiser.slots * slot_size + counts, self._dtype)
+        if optimiser.initial_state() != 0:
+            state[:] = optimiser.initial_state()
+        return state
+
+    def __len__(self) -> int:
+        """Elements of this shard."""
+        return int(self._values.size)
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of values and state."""
+        return int(self._values.nbytes + self._state.nbytes)
+
+    def set_lr(self, lr: float) -> None:
+        """Use this learning rate from the next push on; BadInput if the optimiser has none."""
+        changed = dataclasses.replace(self.spec, optimiser=self.spec.optimiser.with_lr(lr))
+        self._parameters.set_optimiser(changed)
+
+    def pull(self, blocks: NDArray[np.uint64]) -> NDArray[Any]:
+        """A copy of the elements of `blocks` (uint64, this shard's, any order), one after the other."""
+        local, size = self._locate(blocks)
+        out = np.empty(size, self._dtype)
+        if size == self._values.size and np.array_equal(blocks, self.blocks):
+            out[:] = self._values
+            return out
+        at = 0
+        for block in local.tolist():
+            part = self._local_slice(block)
+            end = at + part.stop - part.start
+            out[at:end] = self._values[part]
+            at = end
+        return out
+
+    def elements_of(self, blocks: NDArray[np.uint64]) -> int:
+        """How many elements these blocks have; BadInput for blocks of other shards, and repeats."""
+        local, size = self._locate(blocks)
+        if np.unique(local).size != local.size:
+            raise BadInput(f"{self.spec.describe()}: a block is named twice: add them up first")
+        return size
+
+    def push(self, blocks: NDArray[np.uint64], values: NDArray[Any]) -> None:
+        """One step with the gradients of `blocks` (uint64, no repeats), 1-D and in their order."""
+        local, size = self._locate(blocks)
+        grads = check_array(self.spec, "gradients", values, self._dtype, (size,))
+        if np.unique(local).size != local.size:
+            raise BadInput(f"{self.spec.describe()}: a push names a block twice: add them up first")
+        kernels.push_blocks(
+            self._values,
+            self._state,
+            grads,
+            local,
+            self.layout.elements_per_block,
+            self._parameters.meta,
+            self._parameters.hyper,
+            self._parameters.work,
+        )
+
+    def add_up(
+        self, blocks: list[NDArray[np.uint64]], values: list[NDArray[Any]]
+    ) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+        """Several pushes as one: per element, their gradients are added in list order."""
+        if all(np.array_equal(blocks[0], other) for other in blocks[1:]):
+            total = values[0].copy()
+            for other in values[1:]:
+                total += other
+            return blocks[0], total
+        sums: dict[int, NDArray[Any]] = {}
+        for numbers, flat in zip(blocks, values, strict=True):
+            at = 0
+            for block in numbers.tolist():
+                part = flat[at : at + self.layout.block_elements(block)]
+                at += part.size
+                sums[block] = sums[block] + part if block in sums else part
+        ordered = sorted(sums)
+        return np.array(ordered, np.uint64), np.concatenate([sums[block] for block in ordered])
+
+    def elements_of(self, blocks: NDArray[np.uint64]) -> int:
+        """How many elements these blocks (uint64, of this shard) have together."""
+        return self._locate(blocks)[1]
+
+    def add_up(
+        self, blocks: Sequence[NDArray[np.uint64]], values: Sequence[NDArray[Any]]
+    ) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+        """The sum of several pushes, as one: its blocks, ascending, and their gradients.
+
+        `values[i]` are the 1-D gradients of `blocks[i]`. They are added in the order given.
+        """
+        sizes = [self._locate(wanted)[1] for wanted in blocks]
+        grads = [
+            check_array(self.spec, "gradients", given, self._dtype, (size,))
+            for given, size in zip(values, sizes, strict=True)
+        ]
+        if grads and all(np.array_equal(blocks[0], wanted) for wanted in blocks[1:]):
+            total = grads[0].copy()
+            for given in grads[1:]:
+                total += given
+            return np.array(blocks[0]), total
+        return self._add_different(blocks, grads)
+
+    def _add_different(
+        self, blocks: Sequence[NDArray[np.uint64]], grads: Sequence[NDArray[Any]]
+    ) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+        sums: dict[int, NDArray[Any]] = {}
+        for wanted, given in zip(blocks, grads, strict=True):
+            at = 0
+            for block in wanted.tolist():
+                part = given[at : at + self.layout.block_elements(block)]
+                at += part.size
+                if block in sums:
+                    sums[block] += part
+                else:
+                    sums[block] = part.copy()
+        ascending = sorted(sums)
+        parts = [sums[block] for block in ascending] or [np.empty(0, self._dtype)]
+        return np.array(ascending, np.uint64), np.concatenate(parts)
+
+    def digest(self) -> str:
+        """XXH3-128 of values and state: equal shards have equal digests."""
+        hashed = xxhash.xxh3_128(self._values.data)
+        hashed.update(self._state.data)
+        return hashed.hexdigest()
+
+    def _locate(self, blocks: NDArray[np.uint64]) -> tuple[NDArray[np.int64], int]:
+        """The blocks' numbers within this shard, and how many elements they have."""
+        blocks = check_array(self.spec, "blocks", blocks, UINT64, (-1,))
+        local = blocks.astype(np.int64) - self._first_block
+        if local.size == 0:
+            return local, 0
+        if local.min() < 0 or local.max() >= self.blocks.size:
+            raise BadInput(
+                f"{self.spec.describe()}: shard {self.shard} of {self.layout.shards} has"
+                f" {self._describe_blocks()}, not all of those asked for: use the table's layout"
+            )
+        size = local.size * self.layout.elements_per_block
+        shorter = self.blocks.size * self.layout.elements_per_block - self._values.size
+        return local, size - shorter * int(np.count_nonzero(local == self.blocks.size - 1))
+
+    def _describe_blocks(self) -> str:
+        if not self.blocks.size:
+            return "no blocks"
+        return f"blocks {self.blocks[0]} to {self.blocks[-1]}"
+
+    def _local_slice(self, block: int) -> slice:
+        start = block * self.layout.elements_per_block
+        return slice(start, min(start + self.layout.elements_per_block, self._values.size))

@@ -1,0 +1,53 @@
+"""The index of a sparse shard: which row a key has. See `kernels.py` for the layout of entries.
+
+At most 60 % of the entries are used; the index doubles before it would be fuller, so that probes
+stay short. Entries never refer to the same row twice, and a row never has two keys.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resilient_ps.tables import kernels
+from resilient_ps.tables.memory import aligned_zeros
+
+MIN_ENTRIES = 256
+MAX_LOAD_PERCENT = 60
+
+
+class Index:
+    """Keys (uint64) and their row numbers (0-based)."""
+
+    def __init__(self) -> None:
+        self.entries: NDArray[np.uint64] = aligned_zeros(2 * MIN_ENTRIES, np.uint64)
+
+    @property
+    def indexable(self) -> int:
+        """How many keys may be in the index before it has to double."""
+        return self.entries.size // 2 * MAX_LOAD_PERCENT // 100
+
+    @property
+    def bytes_held(self) -> int:
+        return int(self.entries.nbytes)
+
+    def double(self) -> None:
+        """Twice as many entries, with all keys and stamps."""
+        larger = aligned_zeros(2 * self.entries.size, np.uint64)
+        kernels.rehash(self.entries, larger, kernels.MAX_ROWS)
+        self.entries = larger
+
+    def forget_rows_from(self, row: int) -> None:
+        """Drop the keys of the rows `row` and above."""
+        kept = aligned_zeros(self.entries.size, np.uint64)
+        kernels.rehash(self.entries, kept, row)
+        self.entries = kept
+
+    def sorted(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """All keys, ascending, and the row of each."""
+        keys, words = self.entries[::2], self.entries[1::2]
+        used = np.flatnonzero(words)
+        keys = keys[used]
+        order = np.argsort(keys)
+        rows = (words[used] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1
+        return keys[order], rows[order]

@@ -1,0 +1,343 @@
+"""The compiled passes over tables: find rows, create rows, push, pull.
+
+The index is open addressing with linear probing over entries of 16 bytes: the key, and a word
+whose lower 32 bits are the row's number plus 1 (0: the entry is empty). The upper 32 bits are a
+*stamp*: the push, and the position in it, that last touched the row; it stands in the same
+cache line that a lookup reads anyway. A push of n keys uses the stamps `base .. base + n - 1`, and
+the next one begins above them: so a stamp of `base` or more says that the key has come before in
+this push, and where. Repeats are chained (`following`), so that a row's gradients are added in the
+order of their positions, then one step is taken.
+
+Memory latency is what lookups cost: entries and rows are prefetched some positions before they are
+used, steadily, so that the memory system always has work and is never flooded.
+
+Kernels check nothing: `SparseShard` and `DenseShard` do. What a kernel needs to know of a table
+comes in three arrays: `meta` (int64), `hyper` (float64) and `work` (the table's dtype).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resilient_ps.tables.compiled import kernel, part
+from resilient_ps.tables.initialisers import fill_row, mix
+from resilient_ps.tables.lanes import (
+    address,
+    lane_count,
+    load,
+    load_some,
+    prefetch_read,
+    prefetch_write,
+    store,
+    store_some,
+)
+from resilient_ps.tables.memory import aligned_zeros
+from resilient_ps.tables.optimisers import HYPERPARAMETERS
+from resilient_ps.tables.spec import TableSpec
+from resilient_ps.tables.steps import step, step_sum
+
+MAX_ROWS = (1 << 31) - 2
+KEYS_AHEAD = 20
+ROWS_AHEAD = 12
+RING = 63  # positions share slots of scratch modulo 64, which is more than 2 * KEYS_AHEAD
+
+# Where numbers stand in `meta`; a ring of scratch for slots follows at SLOTS.
+ROWS, CREATED, INDEXABLE, ROOM, BASE, LOCATED, DIM, STRIDE, KIND, INIT_KIND, SEED, SLOTS = range(12)
+# Where they stand in `hyper`, after the optimiser's own.
+INIT_A, INIT_B, INITIAL_STATE = range(HYPERPARAMETERS, HYPERPARAMETERS + 3)
+
+DONE, INDEX_FULL, ROOM_FULL = 0, 1, 2
+"""What `push_rows` answers: done, or what must grow before it is called again to go on."""
+
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What the kernels need to know of a table: see the module's docstring.
+
+    `work` begins with the hyperparameters in the table's dtype; a row of scratch follows.
+    """
+
+    meta: NDArray[np.int64]
+    hyper: NDArray[np.float64]
+    work: NDArray[Any]
+
+    @staticmethod
+    def of(spec: TableSpec, dim: int) -> Parameters:
+        """New arrays for a table whose rows have `dim` values."""
+        meta = aligned_zeros(SLOTS + RING + 1, np.int64)
+        meta[KIND] = spec.optimiser.kind
+        meta[INIT_KIND] = spec.initialiser.kind
+        meta[SEED : SEED + 1].view(np.uint64)[0] = spec.seed
+        meta[DIM] = dim
+        hyper = np.zeros(HYPERPARAMETERS + 3)
+        hyper[[INIT_A, INIT_B]] = spec.initialiser.parameters()
+        hyper[INITIAL_STATE] = spec.optimiser.initial_state()
+        parameters = Parameters(meta, hyper, aligned_zeros(HYPERPARAMETERS + dim, spec.dtype))
+        parameters.set_optimiser(spec)
+        return parameters
+
+    def set_optimiser(self, spec: TableSpec) -> None:
+        """Take over the hyperparameters of `spec.optimiser`."""
+        self.hyper[:HYPERPARAMETERS] = spec.optimiser.hyperparameters()
+        if spec.dtype != "int64":
+            self.work[:HYPERPARAMETERS] = self.hyper[:HYPERPARAMETERS]
+
+
+@part
+def copy_run(source: Any, source_at: int, out: Any, out_at: int, n: int) -> None:
+    lanes = lane_count(out)
+    i = 0
+    while i + lanes <= n:
+        store(out, out_at + i, load(source, source_at + i))
+        i += lanes
+    if i < n:
+        store_some(out, out_at + i, n - i, load_some(source, source_at + i, n - i))
+
+
+@part
+def look_ahead(keys: Any, i: int, entries: Any, mask: int, meta: Any) -> None:
+    """Put down where to begin to look for `keys[i]`, and ask for that entry."""
+    slot = np.int64(mix(keys[i]) & np.uint64(mask))
+    meta[SLOTS + (i & RING)] = slot
+    prefetch_write(entries, 2 * slot)
+
+
+@part
+def locate(keys: Any, n: int, entries: Any, mask: int, rows: Any, following: Any, meta: Any) -> int:
+    """Give every key its row, from position `meta[LOCATED]` on; missing rows are numbered.
+
+    `rows[i]` becomes the row of `keys[i]`, or -1 where the key came before in this push; then
+    `following` of the position before is i, and 0 of the last.
+    """
+    base = meta[BASE]
+    count = meta[ROWS]
+    begin = meta[LOCATED]
+    for i in range(begin, min(begin + KEYS_AHEAD, n)):
+        look_ahead(keys, i, entries, mask, meta)
+    for i in range(begin, n):
+        key = keys[i]
+        slot = meta[SLOTS + (i & RING)]
+        if i + KEYS_AHEAD < n:
+            look_ahead(keys, i + KEYS_AHEAD, entries, mask, meta)
+        stamp = np.uint64(base + i) << _HALF
+        following[i] = 0
+        while True:
+            word = entries[2 * slot + 1]
+            if word == 0:
+                if count == meta[INDEXABLE]:
+                    meta[LOCATED] = i
+                    meta[ROWS] = count
+                    return INDEX_FULL
+                count += 1
+                entries[2 * slot] = key
+                entries[2 * slot + 1] = stamp | np.uint64(count)
+                rows[i] = count - 1
+                break
+            if entries[2 * slot] == key:
+                before = np.int64(word >> _HALF) - base
+                entries[2 * slot + 1] = stamp | (word & _LOW)
+                if before < 0:
+                    rows[i] = np.int64(word & _LOW) - 1
+                else:
+                    rows[i] = -1
+                    following[before] = i
+                break
+            slot = (slot + 1) & mask
+    meta[LOCATED] = n
+    meta[ROWS] = count
+    return DONE
+
+
+@part
+def create_row(slab: Any, at: int, key: Any, meta: Any, hyper: Any) -> None:
+    dim = meta[DIM]
+    seed = np.uint64(meta[SEED])
+    fill_row(slab, at, dim, key, seed, meta[INIT_KIND], hyper[INIT_A], hyper[INIT_B])
+    for column in range(at + dim, at + meta[STRIDE]):
+        slab[column] = hyper[INITIAL_STATE]
+
+
+@part
+def add_repeats(grads: Any, first: int, following: Any, total: Any, at: int, dim: int) -> None:
+    """Sum a row's gradients, in the order of their positions, into `total[at : at + dim]`."""
+    copy_run(grads, first * dim, total, at, dim)
+    i = np.int64(following[first])
+    while i > 0:
+        step_sum(total, at, grads, i * dim, dim)
+        i = np.int64(following[i])
+
+
+@part
+def apply(
+    keys: Any, n: int, grads: Any, slab: Any, rows: Any, following: Any,
+    meta: Any, hyper: Any, work: Any,
+) -> None:  # fmt: skip
+    dim = meta[DIM]
+    stride = meta[STRIDE]
+    kind = meta[KIND]
+    created_from = meta[CREATED]
+    lanes = lane_count(slab)
+    for i in range(n):
+        if i + ROWS_AHEAD < n:
+            soon = np.int64(rows[i + ROWS_AHEAD])
+            if soon >= 0:
+                prefetch_write(slab, soon * stride)
+                if stride > lanes:
+                    prefetch_write(slab, soon * stride + lanes)
+        row = np.int64(rows[i])
+        if row < 0:
+            continue
+        at = row * stride
+        if row >= created_from:
+            create_row(slab, at, keys[i], meta, hyper)
+        source, source_at = grads, i * dim
+        if following[i] != 0:
+            source, source_at = work, HYPERPARAMETERS
+            add_repeats(grads, i, following, work, HYPERPARAMETERS, dim)
+        slot = at + dim
+        step(
+            kind, slab, at, slab, slot, slot + dim, slot + 2 * dim,
+            source, source_at, dim, work, hyper,
+        )  # fmt: skip
+
+
+@kernel
+def push_rows(
+    keys: Any, grads: Any, entries: Any, slab: Any, scratch: Any, meta: Any, hyper: Any, work: Any
+) -> int:
+    """One step for every distinct row of `keys`; begins, and goes on after growth.
+
+    `scratch` (int32) has room for twice as many values as there are keys.
+    """
+    n = keys.size
+    mask = entries.size // 2 - 1
+    rows, following = address(scratch), address(scratch[scratch.size // 2 :])
+    full = locate(address(keys), n, address(entries), mask, rows, following, address(meta))
+    if full != DONE:
+        return full
+    if meta[ROWS] > meta[ROOM]:
+        return ROOM_FULL
+    apply(
+        address(keys), n, address(grads), address(slab), rows, following,
+        address(meta), address(hyper), address(work),
+    )  # fmt: skip
+    meta[CREATED] = meta[ROWS]
+    meta[BASE] += n
+    meta[LOCATED] = 0
+    return DONE
+
+
+@part
+def find_row(keys: Any, i: int, entries: Any, mask: int, slab: Any, meta: Any) -> None:
+    """Put down where the row of `keys[i]` begins, negative if it is missing, and ask for it."""
+    key = keys[i]
+    slot = meta[SLOTS + (i & RING)]
+    word = entries[2 * slot + 1]
+    while word != 0 and entries[2 * slot] != key:
+        slot = (slot + 1) & mask
+        word = entries[2 * slot + 1]
+    at = (np.int64(word & _LOW) - 1) * meta[STRIDE]
+    meta[SLOTS + (i & RING)] = at
+    if at >= 0:
+        prefetch_read(slab, at)
+        if meta[DIM] > lane_count(slab):
+            prefetch_read(slab, at + lane_count(slab))
+
+
+@part
+def pull(
+    keys: Any, n: int, out: Any, entries: Any, mask: int, slab: Any, meta: Any, hyper: Any
+) -> None:
+    dim = meta[DIM]
+    seed = np.uint64(meta[SEED])
+    for i in range(-2 * KEYS_AHEAD, n):
+        if i + 2 * KEYS_AHEAD < n:
+            look_ahead(keys, i + 2 * KEYS_AHEAD, entries, mask, meta)
+        if i + KEYS_AHEAD >= 0 and i + KEYS_AHEAD < n:
+            find_row(keys, i + KEYS_AHEAD, entries, mask, slab, meta)
+        if i >= 0:
+            at = meta[SLOTS + (i & RING)]
+            if at >= 0:
+                copy_run(slab, at, out, i * dim, dim)
+            else:
+                fill_row(
+                    out, i * dim, dim, keys[i], seed,
+                    meta[INIT_KIND], hyper[INIT_A], hyper[INIT_B],
+                )  # fmt: skip
+
+
+@kernel
+def pull_rows(keys: Any, out: Any, entries: Any, slab: Any, meta: Any, hyper: Any) -> None:
+    """Copy the rows of `keys` to `out`; a missing row's initial value is computed, not stored."""
+    pull(
+        address(keys), keys.size, address(out), address(entries), entries.size // 2 - 1,
+        address(slab), address(meta), address(hyper),
+    )  # fmt: skip
+
+
+@kernel
+def rehash(entries: Any, larger: Any, rows_kept: int) -> None:
+    """Move the entries of the first `rows_kept` rows to `larger`, which is all zero."""
+    mask = np.int64(larger.size // 2 - 1)
+    source, target = address(entries), address(larger)
+    for old in range(entries.size // 2):
+        word = source[2 * old + 1]
+        if word == 0 or np.int64(word & _LOW) > rows_kept:
+            continue
+        key = source[2 * old]
+        slot = np.int64(mix(key) & np.uint64(mask))
+        while target[2 * slot + 1] != 0:
+            slot = (slot + 1) & mask
+        target[2 * slot] = key
+        target[2 * slot + 1] = word
+
+
+@kernel
+def forget_stamps(entries: Any) -> None:
+    """Set all stamps to 0, below the first push's."""
+    for slot in range(entries.size // 2):
+        entries[2 * slot + 1] &= _LOW
+
+
+@kernel
+def push_blocks(
+    values: Any, state: Any, grads: Any, blocks: Any, block_elements: int,
+    meta: Any, hyper: Any, work: Any,
+) -> None:  # fmt: skip
+    """One step for each of a dense shard's `blocks` (numbers within the shard, int64).
+
+    `state` is both slots, each as long as `values` rounded up to whole lanes, then the count of
+    steps of each block; shorter where the optimiser has less.
+    """
+    lanes = lane_count(address(values))
+    slot_size = (values.size + lanes - 1) // lanes * lanes
+    grad_at = 0
+    for i in range(blocks.size):
+        block = blocks[i]
+        at = block * block_elements
+        n = min(block_elements, values.size - at)
+        step(
+            meta[KIND], address(values), at,
+            address(state), at, slot_size + at, 2 * slot_size + block,
+            address(grads), grad_at, n, address(work), address(hyper),
+        )  # fmt: skip
+        grad_at += n
+
+
+@kernel
+def fill_rows(out: Any, first_row: int, meta: Any, hyper: Any) -> None:
+    """Initial values of a dense table's rows, from row `first_row` on."""
+    seed = np.uint64(meta[SEED])
+    dim = meta[DIM]
+    for row in range(out.size // dim):
+        fill_row(
+            address(out), row * dim, dim, np.uint64(first_row + row), seed,
+            meta[INIT_KIND], hyper[INIT_A], hyper[INIT_B],
+        )  # fmt: skip

@@ -1,0 +1,180 @@
+"""One shard of a sparse table: rows of values and optimiser state, found by key.
+
+The state is a function of the pushes alone: not of the order in which rows were created, nor of
+growth. Rows are `[values | state]`, contiguous in one slab that begins at a cache line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from resilient_ps.errors import BadInput
+from resilient_ps.tables import kernels
+from resilient_ps.tables.index import Index
+from resilient_ps.tables.memory import CACHE_LINE_BYTES, GrowingArray
+from resilient_ps.tables.request import UINT64, check_array
+from resilient_ps.tables.spec import SparseSpec
+
+MAX_ROWS = kernels.MAX_ROWS
+MAX_KEYS_PER_CALL = 1 << 30
+_FIRST_ROWS = 64
+_FIRST_SCRATCH_KEYS = 1024
+_MAX_STAMP = (1 << 32) - 1
+
+
+class SparseShard:
+    """Rows of `spec.dim` values under uint64 keys. For one thread at a time.
+
+    `max_rows` bounds what pushes may create; the push that would exceed it changes nothing.
+    """
+
+    def __init__(self, spec: SparseSpec, max_rows: int = MAX_ROWS) -> None:
+        if not 1 <= max_rows <= MAX_ROWS:
+            raise BadInput(f"table {spec.name}: max_rows must be 1 to {MAX_ROWS}, not {max_rows}")
+        self.spec = spec
+        self.max_rows = max_rows
+        self._dtype = np.dtype(spec.dtype)
+        self._row_shape = (spec.dim,)
+        self._columns = spec.dim + spec.optimiser.state_columns(spec.dim)
+        self._stride = row_stride(self._columns, self._dtype.itemsize)
+        self._index = Index()
+        self._slab = GrowingArray(0, self._dtype)
+        self._scratch = np.empty(2 * _FIRST_SCRATCH_KEYS, np.int32)
+        self._parameters = kernels.Parameters.of(spec, spec.dim)
+        self._meta = self._parameters.meta
+        self._hyper = self._parameters.hyper
+        self._meta[kernels.STRIDE] = self._stride
+        self._meta[kernels.BASE] = 1
+        self._meta[kernels.INDEXABLE] = self._index.indexable
+        self._make_room(_FIRST_ROWS)
+
+    def __len__(self) -> int:
+        """Rows created so far."""
+        return int(self._meta[kernels.CREATED])
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of rows, index and scratch, as far as memory was written."""
+        rows = len(self) * self._stride * self._dtype.itemsize
+        return rows + self._index.bytes_held + int(self._scratch.nbytes)
+
+    def set_lr(self, lr: float) -> None:
+        """Use this learning rate from the next push on; BadInput if the optimiser has none."""
+        changed = dataclasses.replace(self.spec, optimiser=self.spec.optimiser.with_lr(lr))
+        self._parameters.set_optimiser(changed)
+
+    def pull(self, keys: NDArray[np.uint64], out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """The values, shape (n, dim), of `keys` (uint64, shape (n,), repeats allowed).
+
+        An unknown key gives its initial value and is not created. `out` is used for the answer if
+        given: shape (n, dim), the table's dtype, C order.
+        """
+        keys = self._checked_keys(keys)
+        shape = (keys.size, self.spec.dim)
+        if out is None:
+            out = np.empty(shape, self._dtype)
+        elif check_array(self.spec, "out", out, self._dtype, shape) is not out:
+            raise BadInput(f"{self.spec.describe()}: out must be writable and in C order")
+        kernels.pull_rows(keys, out, self._index.entries, self._slab.array, self._meta, self._hyper)
+        return out
+
+    def push(self, keys: NDArray[np.uint64], grads: NDArray[Any]) -> None:
+        """One optimiser step for every distinct key; missing rows are created.
+
+        `keys`: uint64, shape (n,). `grads`: the table's dtype, shape (n, dim), not changed. The
+        gradients of a repeated key are added in the order of their positions before the step.
+        """
+        keys = self._checked_keys(keys)
+        grads = check_array(self.spec, "gradients", grads, self._dtype, (keys.size, self.spec.dim))
+        self._prepare(keys.size)
+        flat = grads.reshape(-1)
+        while full := kernels.push_rows(
+            keys,
+            flat,
+            self._index.entries,
+            self._slab.array,
+            self._scratch,
+            self._meta,
+            self._hyper,
+            self._parameters.work,
+        ):
+            self._grow(full)
+
+    def keys(self) -> NDArray[np.uint64]:
+        """All keys, ascending."""
+        return self._index.sorted()[0]
+
+    def rows(self, keys: NDArray[np.uint64]) -> NDArray[Any]:
+        """As `pull`."""
+        return self.pull(keys)
+
+    def export(self) -> tuple[NDArray[np.uint64], NDArray[Any], NDArray[Any]]:
+        """Copies of all keys (ascending), their values (n, dim) and state (n, columns)."""
+        keys, rows = self._index.sorted()
+        used = self._slab.array[: len(self) * self._stride].reshape(-1, self._stride)
+        dim = self.spec.dim
+        return keys, used[rows, :dim], used[rows, dim : self._columns]
+
+    def digest(self) -> str:
+        """XXH3-128 of keys, values and state in key order: equal contents, equal digest."""
+        hashed = xxhash.xxh3_128()
+        for array in self.export():
+            hashed.update(np.ascontiguousarray(array).data)
+        return hashed.hexdigest()
+
+    def _checked_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        keys = check_array(self.spec, "keys", keys, UINT64, (-1,))
+        if keys.size > MAX_KEYS_PER_CALL:
+            raise BadInput(
+                f"{self.spec.describe()}: {keys.size} keys in one call;"
+                f" the maximum is {MAX_KEYS_PER_CALL}: split it"
+            )
+        return keys
+
+    def _prepare(self, count: int) -> None:
+        """Room in the scratch for `count` keys, and as many stamps."""
+        if 2 * count > self._scratch.size:
+            self._scratch = np.empty(2 * max(count, self._scratch.size), np.int32)
+        if self._meta[kernels.BASE] + count > _MAX_STAMP:
+            kernels.forget_stamps(self._index.entries)
+            self._meta[kernels.BASE] = 1
+
+    def _grow(self, full: int) -> None:
+        rows = int(self._meta[kernels.ROWS])
+        if rows > self.max_rows:
+            self._undo()
+            raise BadInput(
+                f"{self.spec.describe()}: this push would make more than {self.max_rows} rows in a"
+                " shard: use more shards, or hash the keys into a smaller range"
+            )
+        if full == kernels.INDEX_FULL:
+            self._index.double()
+            self._meta[kernels.INDEXABLE] = self._index.indexable
+        else:
+            self._make_room(rows)
+
+    def _make_room(self, rows: int) -> None:
+        room = min(max(rows, 2 * int(self._meta[kernels.ROOM])), self.max_rows)
+        self._slab.grow(room * self._stride)
+        self._meta[kernels.ROOM] = room
+
+    def _undo(self) -> None:
+        """Forget the rows that an unfinished push has numbered; their memory was not written."""
+        created = self._meta[kernels.CREATED]
+        self._index.forget_rows_from(int(created))
+        self._meta[kernels.ROWS] = created
+        self._meta[kernels.LOCATED] = 0
+        kernels.forget_stamps(self._index.entries)
+        self._meta[kernels.BASE] = 1
+
+
+def row_stride(columns: int, item_bytes: int) -> int:
+    """Elements from one row to the next: whole cache lines where that costs at most an eighth."""
+    row_bytes = columns * item_bytes
+    whole_lines = -(-row_bytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+    return whole_lines // item_bytes if 8 * whole_lines <= 9 * row_bytes else columns

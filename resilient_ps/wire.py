@@ -1,0 +1,211 @@
+"""The wire protocol: messages to bytes (`encode`), and a stream of bytes to messages.
+
+`FrameReader` tells its caller where to receive the next bytes: small frames into one buffer that
+is used again and again, the arrays of large ones straight into an array of their own, or where
+`place` wants them. What a frame looks like stands in `resilient_ps.frames`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from resilient_ps.frames import (
+    ANSWER_KIND,
+    GREETING,
+    HEAD_BYTES,
+    MAGIC,
+    SCRATCH_BYTES,
+    VERSION,
+    FrameLimits,
+    Head,
+    WireError,
+    decode,
+    decode_head,
+    encode,
+    foreign,
+    unpack_answers,
+)
+from resilient_ps.messages import NO_KEYS, Keys, Message, Values
+
+__all__ = [
+    "GREETING",
+    "HEAD_BYTES",
+    "MAGIC",
+    "SCRATCH_BYTES",
+    "VERSION",
+    "FrameLimits",
+    "FrameReader",
+    "Head",
+    "Place",
+    "WireError",
+    "decode",
+    "decode_head",
+    "encode",
+    "place_nowhere",
+    "unpack_answers",
+]
+
+PEEK_BYTES = 4096
+"""What is received of the frame behind a large one, to learn where the rest should go. What goes
+through the scratch is copied once more."""
+
+Place = Callable[[Head, bytes], "list[memoryview] | None"]
+"""Asked once per answer with values, with its head and meta: byte views of exactly
+`head.value_bytes` bytes together to receive them in, or None for an array of their own."""
+
+
+def place_nowhere(head: Head, meta: bytes) -> list[memoryview] | None:
+    """The default `Place`: values go into an array of their own."""
+    return None
+
+
+class FrameReader:
+    """Bytes in, messages out, without I/O.
+
+    `greeting`, if given, limits the first frame in place of `limits`.
+    Invariants: `get_buffer` is never empty; `scratch[lo:hi]` is what has been received and not
+    been used; while the arrays of a frame are being filled (`_targets`), the scratch is empty.
+    """
+
+    def __init__(
+        self,
+        limits: FrameLimits | None = None,
+        place: Place = place_nowhere,
+        greeting: FrameLimits | None = None,
+    ) -> None:
+        self._later = limits or FrameLimits()
+        self._limits = greeting or self._later
+        self._place = place
+        # Not a bytearray: its zeros would be written, and a silent connection cost all of it.
+        self._scratch = np.empty(SCRATCH_BYTES, np.uint8).data
+        self._lo = self._hi = 0
+        self._window_bytes = SCRATCH_BYTES
+        self._targets: list[memoryview] = []  # byte views still to be filled, last one first
+        self._frame: tuple[Head, bytes, Keys, Values | None] | None = None
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes are to be received."""
+        if self._targets:
+            return self._targets[-1]
+        if self._lo == self._hi:
+            self._lo = self._hi = 0
+        elif self._hi == SCRATCH_BYTES:
+            self._compact()
+        return self._scratch[self._hi : self._hi + self._window_bytes]
+
+    def received(self, count: int) -> list[Message]:
+        """`count` bytes have been put into the buffer: the messages that are now whole.
+
+        Raises `WireError` for anything that is not this protocol; the reader is then of no more
+        use, and the connection is to be closed.
+        """
+        messages: list[Message] = []
+        if self._targets:
+            self._advance(count)
+            if not self._targets:
+                messages.append(self._finish())
+            return messages
+        self._hi += count
+        while (message := self._take()) is not None:
+            messages.append(message)
+        return messages
+
+    def _take(self) -> Message | None:
+        """The next message, if the scratch holds all of it.
+
+        If it holds at least head and meta, the arrays' own memory is what is received into next.
+        """
+        have = self._hi - self._lo
+        if have < HEAD_BYTES:
+            if have:
+                self._check_magic(have)
+            return None
+        head = decode_head(self._scratch, self._limits, self._lo)
+        meta_at = self._lo + HEAD_BYTES
+        arrays_at = meta_at + head.meta_bytes
+        if arrays_at > self._hi:
+            return None
+        meta = bytes(self._scratch[meta_at:arrays_at])
+        self._lo = arrays_at
+        if not (head.keys or head.value_bytes):
+            self._window_bytes = SCRATCH_BYTES
+            self._limits = self._later
+            return decode(head, meta, NO_KEYS, None)
+        self._window_bytes = SCRATCH_BYTES if head.payload_bytes < SCRATCH_BYTES else PEEK_BYTES
+        if arrays_at + head.payload_bytes <= self._hi and head.kind != ANSWER_KIND:
+            self._limits = self._later
+            return decode(head, meta, *self._copy_arrays(head))
+        self._begin(head, meta)
+        self._drain()
+        return None if self._targets else self._finish()
+
+    def _copy_arrays(self, head: Head) -> tuple[Keys, Values | None]:
+        """Copy arrays that are in the scratch as a whole: the quick way of small frames."""
+        keys, values = NO_KEYS, None
+        if head.keys:
+            keys = np.frombuffer(self._scratch, np.uint64, head.keys, self._lo).copy()
+            self._lo += keys.nbytes
+        if head.dtype is not None and head.value_bytes:
+            count = head.value_bytes // head.dtype.itemsize
+            values = np.frombuffer(self._scratch, head.dtype, count, self._lo).copy()
+            self._lo += values.nbytes
+        return keys, values
+
+    def _begin(self, head: Head, meta: bytes) -> None:
+        """Provide memory for the arrays of a frame."""
+        keys = np.empty(head.keys, np.uint64) if head.keys else NO_KEYS
+        values, views = self._values_of(head, meta)
+        if head.keys:
+            views.append(keys.data.cast("B"))
+        self._targets = views
+        self._frame = (head, meta, keys, values)
+
+    def _check_magic(self, have: int) -> None:
+        """Refuse strangers as early as possible: theirs may be less than a head."""
+        start = bytes(self._scratch[self._lo : self._lo + min(have, len(MAGIC))])
+        if not MAGIC.startswith(start):
+            raise foreign(start)
+
+    def _values_of(self, head: Head, meta: bytes) -> tuple[Values | None, list[memoryview]]:
+        """An array for the values, and the views to fill: last one first."""
+        if not head.value_bytes:
+            return None, []
+        if head.kind == ANSWER_KIND:
+            placed = self._place(head, meta)
+            if placed is not None:
+                if sum(view.nbytes for view in placed) != head.value_bytes:
+                    raise WireError(
+                        f"an answer of {head.value_bytes} bytes does not fit what was asked for"
+                    )
+                return None, [view for view in reversed(placed) if view.nbytes]
+        assert head.dtype is not None  # decode_head has seen to it
+        values = np.empty(head.value_bytes // head.dtype.itemsize, head.dtype)
+        return values, [values.data.cast("B")]
+
+    def _drain(self) -> None:
+        """Move what the scratch holds of this frame to where it belongs."""
+        while self._targets and self._lo < self._hi:
+            target = self._targets[-1]
+            count = min(target.nbytes, self._hi - self._lo)
+            target[:count] = self._scratch[self._lo : self._lo + count]
+            self._lo += count
+            self._advance(count)
+
+    def _advance(self, count: int) -> None:
+        target = self._targets.pop()
+        if count < target.nbytes:
+            self._targets.append(target[count:])
+
+    def _finish(self) -> Message:
+        assert self._frame is not None
+        head, meta, keys, values = self._frame
+        self._frame = None
+        self._limits = self._later
+        return decode(head, meta, keys, values)
+
+    def _compact(self) -> None:
+        have = self._hi - self._lo
+        self._scratch[:have] = bytes(self._scratch[self._lo : self._hi])
+        self._lo, self._hi = 0, have

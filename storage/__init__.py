@@ -1,0 +1,1 @@
+"""Durability: checkpoints in object storage."""

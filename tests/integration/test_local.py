@@ -1,0 +1,158 @@
+"""A cluster on this machine comes up whole, and leaves nothing behind however it ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from echo_machine import CLUSTER
+from echo_process import PROGRAM
+from wire_peer import TIMEOUT_S, WirePeer
+
+from resilient_ps.errors import BadInput, Unavailable
+from resilient_ps.messages import Ask, Told, Welcome
+from resilient_ps.runtime.local import LocalCluster
+
+ECHO = (sys.executable, str(PROGRAM))
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """All temporary folders of a test, also of its child processes, are made in here."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def echo_cluster(servers: int, *flags: str) -> LocalCluster:
+    return LocalCluster(servers, prefer="embedded", flags=flags, program=ECHO)
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists and has not ended (a zombie of somebody else's has)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Wait for the ends of processes that are not our own children."""
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        with open(descriptor, "rb"):
+            poll = select.poll()
+            poll.register(descriptor)
+            assert poll.poll(TIMEOUT_S * 1000), f"process {pid} lives on"
+
+
+def test_servers_come_up_serve_and_leave_nothing(temporary: Path) -> None:
+    with echo_cluster(2) as cluster:
+        pids = [server.pid for server in cluster.servers]
+        assert [server.name for server in cluster.servers] == ["s1", "s2"]
+        for server in cluster.servers:
+            for address in ((server.address.host, server.address.port), server.address.unix_path):
+                with WirePeer(address) as peer:
+                    assert isinstance(peer.greet(CLUSTER), Welcome)
+        assert cluster.coordination.kind == "embedded"
+    assert not any(map(is_running, pids))
+    assert list(temporary.iterdir()) == []
+    cluster.stop()
+
+
+def test_a_server_can_be_killed_paused_resumed_and_restarted() -> None:
+    with echo_cluster(2) as cluster:
+        cluster.kill(0)
+        assert not cluster.servers[0].is_alive()
+        with pytest.raises(BadInput, match="server s2 is running: kill it first"):
+            cluster.restart(1)
+        cluster.restart(0)
+        with WirePeer(cluster.servers[0].address.unix_path) as peer:
+            assert isinstance(peer.greet(CLUSTER), Welcome)
+            cluster.pause(0)
+            peer.send(Ask(1, "x"))
+            cluster.resume(0)
+            assert peer.receive() == Told(1, "x")
+        cluster.pause(0)  # and stopped while it is paused
+
+
+def test_a_server_that_dies_at_start_is_an_error_with_the_end_of_its_log(temporary: Path) -> None:
+    with pytest.raises(Unavailable, match=r"(?s)server s1 ended with exit code 2.*no-such-flag"):
+        echo_cluster(1, "--no-such-flag").start()
+    assert list(temporary.iterdir()) == []
+
+
+def test_an_exception_leaves_nothing(temporary: Path) -> None:
+    pids: list[int] = []
+
+    def fail_in_a_cluster() -> None:
+        with echo_cluster(1) as cluster:
+            pids.extend(server.pid for server in cluster.servers)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_in_a_cluster()
+    assert not any(map(is_running, pids))
+    assert list(temporary.iterdir()) == []
+
+
+SCRIPT = """
+import sys, threading
+from resilient_ps.runtime.local import LocalCluster
+cluster = LocalCluster(2, prefer="embedded", program=sys.argv[1:])
+cluster.start()
+print(*[server.pid for server in cluster.servers], flush=True)
+{then}
+"""
+
+
+def start_script(then: str) -> tuple[subprocess.Popen[bytes], list[int]]:
+    script = SCRIPT.format(then=then)
+    process = subprocess.Popen([sys.executable, "-c", script, *ECHO], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(pids) == 2
+    return process, pids
+
+
+@pytest.mark.parametrize(
+    ("then", "number", "code"),
+    [
+        ("", None, 0),
+        ("sys.exit(3)", None, 3),
+        ("threading.Event().wait()", signal.SIGINT, -signal.SIGINT),
+    ],
+    ids=["end", "exit", "ctrl-c"],
+)
+def test_the_end_of_the_process_leaves_nothing(
+    temporary: Path, then: str, number: int | None, code: int
+) -> None:
+    process, pids = start_script(then)
+    with process:
+        if number is not None:
+            process.send_signal(number)
+        assert process.wait(TIMEOUT_S) == code
+    assert not any(map(is_running, pids))
+    assert list(temporary.iterdir()) == []
+
+
+def test_when_the_process_is_killed_the_servers_die_too() -> None:
+    process, pids = start_script("threading.Event().wait()")
+    with process:
+        process.kill()
+        wait_until_gone(pids)
+
+
+@pytest.mark.parametrize("servers", [0, 65])
+def test_a_cluster_of_an_impossible_size_is_an_error(servers: int) -> None:
+    with pytest.raises(BadInput, match=f"a local cluster of {servers} servers: use 1 to 64"):
+        LocalCluster(servers)

@@ -1,0 +1,136 @@
+"""What gets installed: one top-level package with everything in it, and nothing beside it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from source_tree import LINKED, ROOT, copy_sources, installed_name, product_modules
+
+OFFLINE = {**os.environ, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
+class Distributions(NamedTuple):
+    wheel: Path
+    sdist: Path
+    wheel_from_sdist: Path
+
+
+def build(sources: Path, out: Path, *kinds: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), *kinds],
+        cwd=sources,
+        env=OFFLINE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    base = tmp_path_factory.mktemp("distribution")
+    build(copy_sources(base / "one"), base / "both")  # an sdist, then a wheel from the sdist
+    build(copy_sources(base / "other"), base / "direct", "--wheel")
+    (wheel,) = (base / "direct").glob("*.whl")
+    (sdist,) = (base / "both").glob("*.tar.gz")
+    (wheel_from_sdist,) = (base / "both").glob("*.whl")
+    return Distributions(wheel, sdist, wheel_from_sdist)
+
+
+@pytest.fixture(scope="module")
+def installed(built: Distributions, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("installed")
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"),
+            *("--no-compile", "--target", str(target), str(built.wheel)),
+        ],
+        env=OFFLINE,
+        check=True,
+    )
+    return target
+
+
+def test_the_only_top_level_package_is_resilient_ps(built: Distributions) -> None:
+    top = {name.split("/")[0] for name in names(built.wheel)}
+    metadata = {name for name in top if name.endswith(".dist-info")}
+    assert len(metadata) == 1
+    assert top - metadata == {"resilient_ps"}
+
+
+def test_every_module_is_in_the_wheel_and_nothing_else_is(built: Distributions) -> None:
+    modules = {name for name in names(built.wheel) if name.endswith(".py")}
+    assert modules == {installed_name(module) for module in product_modules()}
+    for folder in LINKED:
+        assert f"resilient_ps/{folder}/__init__.py" in modules
+    assert "resilient_ps/coordinator/ring.py" in modules
+
+
+def test_no_tests_are_in_the_wheel(built: Distributions) -> None:
+    assert not [name for name in names(built.wheel) if "tests" in name or "conftest" in name]
+
+
+def test_the_type_marker_the_licence_and_the_command_are_in_the_wheel(
+    built: Distributions,
+) -> None:
+    inside = names(built.wheel)
+    assert "resilient_ps/py.typed" in inside
+    (licence,) = (name for name in inside if name.endswith("/LICENSE"))
+    (entry_points,) = (name for name in inside if name.endswith("/entry_points.txt"))
+    with zipfile.ZipFile(built.wheel) as archive:
+        assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
+        assert b"resilient-ps = resilient_ps." in archive.read(entry_points)
+
+
+def test_the_wheel_built_from_the_sdist_is_the_same(built: Distributions) -> None:
+    assert names(built.wheel_from_sdist) == names(built.wheel)
+    with zipfile.ZipFile(built.wheel) as one, zipfile.ZipFile(built.wheel_from_sdist) as other:
+        for name in sorted(names(built.wheel)):
+            if not name.endswith("/RECORD"):
+                assert one.read(name) == other.read(name), name
+
+
+def test_the_sdist_holds_what_a_build_needs_and_no_tests(built: Distributions) -> None:
+    with tarfile.open(built.sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "LICENSE", "README.md", "resilient_ps/py.typed"} <= inside
+    assert not [name for name in inside if name.startswith("tests")]
+
+
+def test_a_users_own_storage_package_does_not_get_in_the_way(
+    installed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "storage").mkdir()
+    (tmp_path / "storage" / "__init__.py").write_text("OWNER = 'the user'\n")
+    program = (
+        "import storage, resilient_ps.storage, resilient_ps.coordinator.ring as ring\n"
+        "print(storage.OWNER, hasattr(resilient_ps.storage, 'OWNER'))\n"
+        "print(ring.Ring((ring.RingMember('a'),)).owners(0, 1))\n"
+        "print(ring.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [
+        "the user False",
+        "('a',)",
+        str(installed / "resilient_ps" / "coordinator" / "ring.py"),
+    ]
