@@ -136,11 +136,13 @@ class Calls:
         effects: list[Effect] = []
         for part in answer.parts:
             shard = part.shard
-            if shard not in call.pending or part.at < self.seen[shard]:
+            if shard not in call.pending:
                 continue
             if part.status in _AGAIN:
                 call.reason[shard] = part.text.decode(errors="replace") or part.status.name
                 effects += self._later(shard, now_ns)
+                continue
+            if part.at < self.seen[shard]:
                 continue
             self.seen[shard] = part.at
             call.answers[shard] = part

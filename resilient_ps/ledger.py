@@ -61,6 +61,7 @@ class JobLedger:
     guards: Guards = ALL_GUARDS
     ranks: dict[int, RankRecord] = field(default_factory=dict)
     intent: int = 0  # number of the last join or leave that was executed here
+    _slowest: int | None = None  # kept, because every pull asks for it
 
     def __post_init__(self) -> None:
         if not self.ranks:
@@ -70,6 +71,11 @@ class JobLedger:
 
     def slowest(self) -> int:
         """The smallest tick of a live rank (the largest of all when none is live)."""
+        if self._slowest is None:
+            self._slowest = self._find_slowest()
+        return self._slowest
+
+    def _find_slowest(self) -> int:
         live = [record.ticked for record in self.ranks.values() if record.live]
         if live:
             return min(live)
@@ -187,6 +193,7 @@ class JobLedger:
         """The rank's open clock is complete; the next one opens, with nothing in it."""
         record = self.ranks[rank]
         record.ticked = clock
+        self._slowest = None
         record.cursor = cursor
         _forget_clock(record)
 
@@ -210,12 +217,14 @@ class JobLedger:
         incarnation = 0 if before is None else before.incarnation
         record = RankRecord(incarnation=incarnation, ticked=ticked, started=ticked + 1)
         self.ranks[rank] = record
+        self._slowest = None
         return record.started
 
     def record_leave(self, number: int, rank: int) -> None:
         """Nobody waits for the rank any more."""
         self.intent = number
         self.ranks[rank].live = False
+        self._slowest = None
 
     def room_for(self, rank: int) -> bool:
         """May this rank join without the table of ranks growing past its bound?"""

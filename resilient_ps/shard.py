@@ -26,7 +26,7 @@ from resilient_ps.barrier import Update
 from resilient_ps.consistency import JobSpec
 from resilient_ps.errors import BadInput, Bug
 from resilient_ps.guards import ALL_GUARDS, Guards
-from resilient_ps.ids import READER, Epoch, Position, PushId
+from resilient_ps.ids import READER, Epoch, Position, PushId, WorkerId
 from resilient_ps.job import Job
 from resilient_ps.ledger import JobLedger, Verdict
 from resilient_ps.messages import NO_KEYS, Keys, Kind, Part, PartAnswer, Request, Status, Values
@@ -56,6 +56,7 @@ class Shard:
         self.number = number
         self.epoch = epoch
         self.lsn = 0
+        self.position = Position(epoch, 0)  # carried by every answer
         self.tables: dict[int, TableReplica] = {}
         self.jobs: dict[int, Job] = {}
         self.waiting = WaitingPulls()
@@ -95,11 +96,13 @@ class Shard:
         """Answer the waiting pulls whose gate or deadline has been reached."""
         replies: list[Reply] = []
         for pull in self.waiting.take_all():
-            answer = self._answer_pull(pull, now_ns)
-            if answer is None:
+            reply = self._read(pull.origin, pull.worker, pull.clock, pull.table, pull.keys)
+            if reply is None and now_ns >= pull.deadline_ns:
+                reply = Reply(pull.origin, self._too_late(pull.worker, pull.clock))
+            if reply is None:
                 self.waiting.add(pull)
             else:
-                replies.append(answer)
+                replies.append(reply)
         return replies
 
     # -- tables
@@ -117,13 +120,13 @@ class Shard:
             replica = TableReplica(spec_from_json(text), text, self.number, self._shards)
         except BadInput as error:
             return self._no(Status.REFUSED, str(error))
-        self.lsn += 1
+        self._append()
         self.tables[request.table] = replica
         return self._ok()
 
     def _on_drop_table(self, request: Request, part: Part) -> PartAnswer:
         if request.table in self.tables:
-            self.lsn += 1
+            self._append()
             del self.tables[request.table]
         return self._ok()
 
@@ -144,13 +147,13 @@ class Shard:
             return self._no(Status.REFUSED, str(error))
         if spec.job != request.worker.job:
             return self._no(Status.REFUSED, f"job {request.worker.job} calls itself {spec.job}")
-        self.lsn += 1
+        self._append()
         self.jobs[spec.job] = Job(text, JobLedger(spec, self._guards))
         return self._ok()
 
     def _on_close_job(self, request: Request, part: Part) -> PartAnswer:
         if request.worker.job in self.jobs:
-            self.lsn += 1
+            self._append()
             del self.jobs[request.worker.job]
             for table in self.tables.values():
                 if table.writer == request.worker.job:
@@ -165,7 +168,7 @@ class Shard:
         if verdict.status is not Status.OK:
             return self._refuse(verdict)
         if not verdict.repeat:
-            self.lsn += 1
+            self._append()
             job.ledger.record_fence(request.worker)
         record = job.ledger.ranks[request.worker.rank]
         return self._ok(record.ticked, record.cursor)
@@ -178,7 +181,7 @@ class Shard:
         if verdict.status is not Status.OK:
             return self._refuse(verdict)
         if not verdict.repeat and self._guards.takeover_redo:
-            self.lsn += 1
+            self._append()
             job.ledger.record_redo(request.worker)
             job.barrier.forget(request.worker.rank, request.clock)
         return self._ok()
@@ -193,7 +196,7 @@ class Shard:
             return self._ok(record.started if record else 0)
         if not job.ledger.room_for(rank):
             return self._no(Status.REFUSED, "the job has as many ranks as are possible")
-        self.lsn += 1
+        self._append()
         return self._ok(job.ledger.record_join(request.n, rank))
 
     def _on_leave(self, request: Request, part: Part) -> PartAnswer:
@@ -205,7 +208,7 @@ class Shard:
         verdict = job.ledger.check_worker(request.worker)
         if verdict.status is not Status.OK:
             return self._refuse(verdict)
-        self.lsn += 1
+        self._append()
         job.ledger.record_leave(request.n, request.worker.rank)
         job.close_clocks(self.tables)
         return self._ok()
@@ -236,7 +239,7 @@ class Shard:
         refusal = self._unfit(job, table, update)
         if refusal is not None:
             return refusal
-        self.lsn += 1
+        self._append()
         table.writer = job.spec.job
         if job.ledger.buffers:
             job.barrier.hold(request.worker.rank, push.clock, update)
@@ -275,7 +278,7 @@ class Shard:
         if verdict.status is not Status.OK:
             return self._refuse(verdict)
         if not verdict.repeat:
-            self.lsn += 1
+            self._append()
             job.ledger.record_tick(request.worker.rank, request.clock, request.text)
             job.close_clocks(self.tables)
         return self._ok(job.ledger.ranks[request.worker.rank].ticked)
@@ -285,60 +288,66 @@ class Shard:
     def _on_pull(
         self, request: Request, part: Part, keys: Keys, origin: Origin, now_ns: int
     ) -> list[Reply]:
-        wait_ns = min(request.wait_ns, PULL_WAIT_NS_MAX)
-        pull = WaitingPull(
-            origin, request.worker, request.clock, request.table, part, keys, now_ns + wait_ns
-        )
-        reply = self._answer_pull(pull, now_ns)
+        reply = self._read(origin, request.worker, request.clock, request.table, keys)
         if reply is not None:
             return [reply]
+        if request.wait_ns <= 0:
+            return [Reply(origin, self._too_late(request.worker, request.clock))]
         if self.waiting.full:
             return [Reply(origin, self._no(Status.BUSY, "too many pulls wait on this shard"))]
-        self.waiting.add(pull)
+        deadline_ns = now_ns + min(request.wait_ns, PULL_WAIT_NS_MAX)
+        self.waiting.add(
+            WaitingPull(
+                origin, request.worker, request.clock, request.table, part, keys, deadline_ns
+            )
+        )
         return []
 
-    def _answer_pull(self, pull: WaitingPull, now_ns: int) -> Reply | None:
-        """The answer, or None while the pull has to wait."""
-        table = self.tables.get(pull.table)
+    def _read(
+        self, origin: Origin, worker: WorkerId, clock: int, number: int, keys: Keys
+    ) -> Reply | None:
+        """The answer to a pull, or None while it has to wait."""
+        table = self.tables.get(number)
         if table is None:
-            text = f"shard {self.number} knows no table {pull.table}"
-            return Reply(pull.origin, self._no(Status.UNKNOWN, text))
-        if pull.worker != READER:
-            refusal = self._gate(pull, now_ns)
-            if refusal is not None:
-                return refusal if refusal is not _WAIT else None
+            text = f"shard {self.number} knows no table {number}: it was dropped, or is new"
+            return Reply(origin, self._no(Status.UNKNOWN, text))
+        if worker != READER:
+            job = self.jobs.get(worker.job)
+            if job is None:
+                text = f"shard {self.number} knows no job {worker.job}: it was removed"
+                return Reply(origin, self._no(Status.UNKNOWN, text))
+            verdict = job.ledger.check_worker(worker)
+            if verdict.status is not Status.OK:
+                return Reply(origin, self._refuse(verdict))
+            if self._guards.staleness_gate and not self._may_read(job, clock):
+                return None
         try:
-            table.elements(pull.keys)
+            values = table.pull(keys)
         except BadInput as error:
-            return Reply(pull.origin, self._no(Status.REFUSED, str(error)))
-        values = table.pull(pull.keys)
-        answer = PartAnswer(self.number, Status.OK, self.position, 0, len(pull.keys), values.size)
-        return Reply(pull.origin, answer, values)
+            return Reply(origin, self._no(Status.REFUSED, str(error)))
+        answer = PartAnswer(self.number, Status.OK, self.position, 0, len(keys), values.size)
+        return Reply(origin, answer, values)
 
-    def _gate(self, pull: WaitingPull, now_ns: int) -> Reply | None:
-        job = self.jobs.get(pull.worker.job)
-        if job is None:
-            text = f"shard {self.number} knows no job {pull.worker.job}"
-            return Reply(pull.origin, self._no(Status.UNKNOWN, text))
-        verdict = job.ledger.check_worker(pull.worker)
-        if verdict.status is not Status.OK:
-            return Reply(pull.origin, self._refuse(verdict))
-        needed = job.spec.consistency.gate(pull.clock)
-        reached = job.barrier.applied if job.ledger.buffers else job.ledger.slowest()
-        if needed > reached and self._guards.staleness_gate:
-            if now_ns < pull.deadline_ns:
-                return _WAIT
-            return Reply(pull.origin, self._no(Status.DEADLINE, job.waits_for(needed)))
-        if needed > job.ledger.slowest() and self._guards.staleness_gate:
-            raise Bug(f"shard {self.number} answers clock {pull.clock} before its gate {needed}")
-        return None
+    def _may_read(self, job: Job, clock: int) -> bool:
+        """Has the job come so far that a pull at `clock` may be answered?"""
+        needed = job.spec.consistency.gate(clock)
+        if needed > job.reached():
+            return False
+        if needed > job.ledger.slowest():
+            raise Bug(f"shard {self.number} answers clock {clock} before its gate {needed}")
+        return True
+
+    def _too_late(self, worker: WorkerId, clock: int) -> PartAnswer:
+        job = self.jobs[worker.job]
+        needed = job.spec.consistency.gate(clock)
+        return self._no(Status.DEADLINE, job.waits_for(needed))
 
     # -- answers
 
-    @property
-    def position(self) -> Position:
-        """Where the shard stands: carried by every answer."""
-        return Position(self.epoch, self.lsn)
+    def _append(self) -> None:
+        """One entry more in the log."""
+        self.lsn += 1
+        self.position = Position(self.epoch, self.lsn)
 
     def status(self) -> dict[str, Any]:
         """What is here, for `resilient-ps status`."""
@@ -371,5 +380,4 @@ class Shard:
 
 TEXT_BYTES_MAX = 1_024
 _MOVES_CLOCKS = frozenset({Kind.TICK, Kind.LEAVE, Kind.FENCE, Kind.CLOSE_JOB, Kind.DROP_TABLE})
-_WAIT = Reply(Origin("", 0), PartAnswer(0, Status.OK))
 _NO_VALUES: Values = np.empty(0, np.float32)

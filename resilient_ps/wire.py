@@ -33,6 +33,7 @@ __all__ = [
     "GREETING",
     "HEAD_BYTES",
     "MAGIC",
+    "PEEK_BYTES",
     "SCRATCH_BYTES",
     "VERSION",
     "FrameLimits",

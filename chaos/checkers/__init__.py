@@ -1,1 +1,1 @@
-
+"""Checkers: what a history of a run says about a promise."""

@@ -1,1 +1,1 @@
-
+"""etcd, its embedded stand-in, and their processes."""

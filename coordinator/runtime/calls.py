@@ -155,13 +155,19 @@ class Caller:
         )
 
     def _share_s(self, call: Call[T]) -> float:
-        """With several members, half of what is left: a hung one must not eat all of it."""
+        """With several members, half of what is left: a hung one must not eat all of it. And a
+        first attempt that may be repeated is short, as etcd forgets what it was told just before
+        its leader died."""
         left_s = max(call.until_s - time.monotonic(), 0.001)
         share_s = left_s if len(self._endpoints) == 1 else max(left_s / 2, _MIN_ATTEMPT_S)
-        return min(self._attempt_s, share_s, left_s)
+        is_first = call.repeatable and not call.doubtful
+        return min(self._attempt_s / 2 if is_first else self._attempt_s, share_s, left_s)
 
     def _pause_s(self, state: RetryCallState) -> float:
-        return 0.0 if self._endpoints.has_fresh() else self._jitter(state)
+        everybody_was_tried = state.attempt_number > len(self._endpoints)
+        if self._endpoints.has_fresh() and not everybody_was_tried:
+            return 0.0
+        return self._jitter(state)
 
     def _is_over(self, call: Call[T], state: RetryCallState) -> bool:
         return self._closing.is_set() or time.monotonic() + state.upcoming_sleep >= call.until_s

@@ -75,6 +75,7 @@ async def serve(listen: str) -> None:
     print(f"listening on {address.rpartition(':')[0]}:{port}", flush=True)
     await stopping.wait()
     expiry.cancel()
+    store.close()
     await server.stop(STOP_GRACE_S)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TypeAlias
 
 import grpc
@@ -26,16 +25,12 @@ class Login:
         self._user = user
         self._password = password
         self._token: str | None = None if user else ""
-        self._lock = threading.Lock()
 
     def metadata(self, member: Endpoint, timeout_s: float) -> Metadata:
         """Raises `grpc.RpcError` when the login fails; the call itself was then not sent."""
         token = self._token
-        if token is None:
-            with self._lock:
-                if self._token is None:
-                    self._token = self._authenticate(member, timeout_s)
-                token = self._token
+        if token is None:  # threads may log in at the same time: each token is as good
+            token = self._token = self._authenticate(member, timeout_s)
         return (*_HAS_LEADER, ("token", token)) if token else _HAS_LEADER
 
     def forget(self) -> None:

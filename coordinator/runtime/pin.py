@@ -27,8 +27,9 @@ class Pin:
     def check(self, header: Any, where: str, *, floor: int = 0) -> None:
         with self._lock:
             self._cluster_id = self._cluster_id or header.cluster_id
-            self._revision = max(self._revision, header.revision)
             pinned = self._cluster_id
+            if header.cluster_id == pinned:
+                self._revision = max(self._revision, header.revision)
         if header.cluster_id != pinned:
             raise Reopen(
                 f"etcd at {where} is cluster {header.cluster_id:x}, not {pinned:x} as before: it "

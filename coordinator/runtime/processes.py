@@ -31,6 +31,7 @@ STOP_DEADLINE_S = 5.0
 _START_TRIES = 3
 _LOG_TAIL_BYTES = 800
 _POLL_S = 0.02
+_EMBEDDED = "resilient_ps.coordinator.runtime.embedded"
 
 Prefer: TypeAlias = Literal["auto", "etcd", "embedded"]
 
@@ -163,42 +164,36 @@ class EmbeddedProcess(_Running):
 
     def __init__(self) -> None:
         super().__init__(None)
-        self._log = self.folder / "embedded.log"
-        module = "resilient_ps.coordinator.runtime.embedded"
-        command = [sys.executable, "-m", module, "--listen", "127.0.0.1:0"]
-        self._process = spawn(command, self._log, stdout=subprocess.PIPE)
-        self.endpoints = (self._read_address(),)
+        log = self.folder / "embedded.log"
+        command = [sys.executable, "-m", _EMBEDDED, "--listen", "127.0.0.1:0"]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        try:
+            self._processes.append(spawn(command, log, stdout=subprocess.PIPE))
+            self.endpoints = (_read_address(self._processes[0], log),)
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def pids(self) -> tuple[int, ...]:
-        return (self._process.pid,)
+        return tuple(process.pid for process in self._processes)
 
     def kill(self, member: int = 0) -> None:
         """SIGKILL, and waits for the end. `member` is there for likeness with `EtcdProcess`."""
-        self._process.kill()
-        self._process.wait()
+        self._processes[member].kill()
+        self._processes[member].wait()
 
     def pause(self, member: int = 0) -> None:
-        self._process.send_signal(signal.SIGSTOP)
+        self._processes[member].send_signal(signal.SIGSTOP)
 
     def resume(self, member: int = 0) -> None:
-        self._process.send_signal(signal.SIGCONT)
-
-    def _read_address(self) -> str:
-        assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], READY_DEADLINE_S)
-        line = self._process.stdout.readline().decode() if readable else ""
-        words = line.split()
-        if words[:2] != ["listening", "on"]:
-            tail = _tail(self._log)
-            self.stop()
-            raise Unavailable(f"the embedded coordination process did not start: {tail}")
-        return words[2]
+        self._processes[member].send_signal(signal.SIGCONT)
 
     def _end(self) -> None:
-        _end_all([self._process], in_order=True)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        _end_all(self._processes, in_order=True)
+        for process in self._processes:
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 Coordination: TypeAlias = EtcdProcess | EmbeddedProcess
@@ -266,6 +261,15 @@ def start_coordination(prefer: Prefer = "auto") -> Coordination:
     if prefer == "embedded" or (prefer == "auto" and find_etcd() is None):
         return start_embedded()
     return start_etcd()
+
+
+def _read_address(process: subprocess.Popen[bytes], log: Path) -> str:
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], READY_DEADLINE_S)
+    words = process.stdout.readline().decode().split() if readable else []
+    if words[:2] != ["listening", "on"]:
+        raise Unavailable(f"the embedded coordination process did not start: {_tail(log)}")
+    return words[2]
 
 
 def _wait_until_it_answers(

@@ -41,6 +41,7 @@ class Store:
         self.model = model
         self._listeners: set[asyncio.Event] = set()
         self._leases_changed = asyncio.Event()
+        self._closing = asyncio.Event()
 
     def header(self) -> Any:
         return rpc.ResponseHeader(
@@ -64,6 +65,33 @@ class Store:
         self._leases_changed.set()
         for event in self._listeners:
             event.set()
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing.is_set()
+
+    def close(self) -> None:
+        """Ends all streams in order; unary calls are short."""
+        self._closing.set()
+        self.announce()
+
+    async def until_closing(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """A stream's requests, until the client has no more or this process stops."""
+        incoming = aiter(requests)
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            while True:
+                request = asyncio.ensure_future(anext(incoming, None))
+                try:
+                    await asyncio.wait({request, closing}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    if not request.done():
+                        request.cancel()
+                if request.cancelled() or not request.done() or request.result() is None:
+                    return
+                yield request.result()
+        finally:
+            closing.cancel()
 
     async def expire_for_ever(self) -> None:
         """Ends leases when they are due, also while nobody calls."""
@@ -193,7 +221,7 @@ class LeaseServicer(rpc.LeaseServicer):  # type: ignore[misc]
     async def LeaseKeepAlive(  # noqa: N802
         self, requests: AsyncIterator[Any], context: Any
     ) -> AsyncIterator[Any]:
-        async for request in requests:
+        async for request in self._store.until_closing(requests):
             left = self._store.model.apply(kv.LeaseRefresh(request.ID), time.monotonic_ns())
             self._store.announce()
             yield rpc.LeaseKeepAliveResponse(

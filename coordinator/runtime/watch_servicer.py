@@ -56,7 +56,7 @@ class _WatchStream:
 
     async def read(self, requests: AsyncIterator[Any]) -> None:
         """Serves the client's requests until it closes its side."""
-        async for request in requests:
+        async for request in self._store.until_closing(requests):
             kind = request.WhichOneof("request_union")
             if kind == "create_request":
                 await self._create(request.create_request)
@@ -70,8 +70,10 @@ class _WatchStream:
         reader.add_done_callback(lambda _: self._changed.set())
         while True:
             self._changed.clear()
-            if reader.done() and (reader.exception() is not None or not self._watches):
+            if reader.done() and (reader.exception() or not self._watches):
                 return reader.result()
+            if self._store.is_closing:
+                return None
             for watch_id in sorted(self._watches):
                 await self._send_changes(watch_id)
             await self._changed.wait()

@@ -167,9 +167,11 @@ class Watcher:
                     raise _StreamEnded(response.cancel_reason or "cancelled by the member")
                 self._endpoints.worked(member)
                 self._deliver_new(response.events)
-        except grpc.RpcError:
+        except grpc.RpcError as error:
             if stream.hung:
                 raise _StreamEnded(f"silent for {self._silence_limit_s:g} s") from None
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                return self._reset()  # the history is too large for one message; the state may fit
             raise
         finally:
             stream.end()

@@ -8,6 +8,7 @@ import click
 import typer
 
 from resilient_ps import __version__
+from resilient_ps.cli.bench.command import bench
 from resilient_ps.cli.server import server
 from resilient_ps.errors import Bug, FixTheCall, Reopen, ResilientPsError, RetryLater
 
@@ -26,6 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(server)
+app.command()(bench)
 
 
 @app.command()

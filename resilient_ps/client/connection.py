@@ -30,9 +30,12 @@ POLL_S = 0.05
 class Client:
     """A client of one cluster. Close it, or use it in a `with`."""
 
-    def __init__(self, kv: Kv, cluster: str, deadline_s: float = 30.0) -> None:
+    def __init__(
+        self, kv: Kv, cluster: str, deadline_s: float = 30.0, *, unix_sockets: bool = True
+    ) -> None:
         self.cluster = cluster
         self._kv = kv
+        self._unix_sockets = unix_sockets
         self._deadline_s = deadline_s
         self.catalogue = Catalogue(kv, cluster, deadline_s)
         self._driver = self._new_driver("reader", wait_for_cluster(kv, cluster, deadline_s))
@@ -121,22 +124,28 @@ class Client:
     def _new_driver(self, what: str, routing: Routing) -> Driver:
         who = f"{what} pid {os.getpid()} on {os.uname().nodename}"
         session = Session(self.cluster, routing)
-        return Driver(session, self._kv, Hello(PROTOCOL, self.cluster, who))
+        hello = Hello(PROTOCOL, self.cluster, who)
+        return Driver(session, self._kv, hello, unix_sockets=self._unix_sockets)
 
 
 def connect(
-    etcd: str | Sequence[str] = DEFAULT_ETCD, cluster: str = "default", **options: Any
+    etcd: str | Sequence[str] = DEFAULT_ETCD,
+    cluster: str = "default",
+    *,
+    deadline_s: float = 30.0,
+    unix_sockets: bool = True,
+    **etcd_options: Any,
 ) -> Client:
     """Connect to a cluster through etcd.
 
     `etcd`: one or several endpoints ("10.0.0.1:2379,10.0.0.2:2379"). `cluster`: its name.
-    `deadline_s` (30): how long any call may take, this one included. Raises `Unavailable` when etcd
-    cannot be reached, `NotFound` when there is no such cluster, `DeadlineExceeded`.
+    `deadline_s`: how long any call may take, this one included. `unix_sockets`: use a server's Unix
+    socket where it is on this machine. `etcd_options`: ca, cert, key, user, password. Raises
+    `Unavailable` when etcd cannot be reached, `NotFound` when there is no such cluster.
     """
-    deadline_s = float(options.pop("deadline_s", 30.0))
-    kv = EtcdKv(etcd, **options)
+    kv = EtcdKv(etcd, **etcd_options)
     try:
-        return Client(kv, cluster, deadline_s)
+        return Client(kv, cluster, deadline_s, unix_sockets=unix_sockets)
     except BaseException:
         kv.close()
         raise

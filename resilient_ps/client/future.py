@@ -29,8 +29,10 @@ class Future(Generic[T]):
         self._over = False
 
     def done(self) -> bool:
-        """Has everything been answered? Does not wait."""
+        """Has everything been answered? Takes in what has arrived, but does not wait."""
         with self._driver.lock:
+            if not self._over:
+                self._driver.poll()
             return self._over or all(self._driver.is_resolved(op) for op in self._ops)
 
     def result(self, deadline_s: float | None = None) -> T:

@@ -31,6 +31,9 @@ from resilient_ps.tables.spec import DenseSpec, SparseSpec
 WINDOW_BYTES = 64 << 20
 """Pushes that are not acknowledged yet hold at most about this much; then `push` waits."""
 
+SERVER_SHARE = 0.9
+"""Of a pull's deadline that the server may wait: its answer says for whom, ours only that."""
+
 
 class _Table:
     """What both kinds of tables have in common: the operations of a session."""
@@ -72,7 +75,7 @@ class _Table:
 
     def _start_pulls(self, splits: Iterable[Split]) -> list[int]:
         driver, ops = self._driver, []
-        wait_ns = int(self._deadline_s * 1e9)
+        wait_ns = int(self._deadline_s * 1e9 * SERVER_SHARE)
         for split in splits:
             op = driver.next_op()
             now_ns = time.monotonic_ns()
@@ -226,9 +229,13 @@ class DenseTable(_Table):
         """
         self._push(self._checked(gradient)).result()
 
-    def push_async(self, gradient: Any) -> Future[None]:
-        """As `push`, without waiting for the acknowledgement; the array is copied."""
-        return self._push(self._checked(gradient).copy())
+    def push_async(self, gradient: Any, *, copy: bool = True) -> Future[None]:
+        """As `push`, without waiting for the acknowledgement.
+
+        The array is copied; with `copy=False` it must not change until the future is done.
+        """
+        checked = self._checked(gradient)
+        return self._push(checked.copy() if copy else checked)
 
     def _push(self, gradient: NDArray[Any]) -> Future[None]:
         self._check_writable()

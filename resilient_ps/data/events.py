@@ -46,5 +46,10 @@ class Events:
         self, groups: Integers, minutes: Integers, window_minutes: int
     ) -> tuple[Integers, Integers]:
         places = groups * _GROUP_SPAN_MINUTES + minutes
-        start = np.searchsorted(self._places, places - window_minutes)
-        return start.astype(np.int64), np.searchsorted(self._places, places).astype(np.int64)
+        # Questions in order are answered several times faster: each search begins near the last
+        order = np.argsort(places, kind="stable")
+        asked = places[order]
+        start, stop = np.empty_like(places), np.empty_like(places)
+        start[order] = np.searchsorted(self._places, asked - window_minutes)
+        stop[order] = np.searchsorted(self._places, asked)
+        return start, stop

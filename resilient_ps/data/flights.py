@@ -146,7 +146,8 @@ def _delays_of_others(log: FlightLog) -> Iterator[Category]:
 
 def _history(log: FlightLog) -> Iterator[Category]:
     hour = log.scheduled % DAY_MINUTES // 60
-    midnight = log.day * DAY_MINUTES
+    now = log.scheduled - PREDICTED_BEFORE_MINUTES
+    midnight = np.minimum(log.day * DAY_MINUTES, now)
     late = (log.arrival_delay > LATE_MINUTES).astype(np.float64)
     for name, group, days, usual_weight in (
         ("number", log.number.codes, 45, 10),

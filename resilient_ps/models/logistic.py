@@ -200,9 +200,11 @@ class DenseLogisticRegression:
     ) -> tuple[NDArray[np.float32], Floats]:
         """(labels, log odds) of all rows of a data set, in its order."""
         weights = table.pull()
-        batches = list(dataset.batches(0, 1, PREDICT_BATCH_ROWS))
-        labels = [np.zeros(0, np.float32), *(batch.labels for batch in batches)]
-        margins = [np.zeros(0), *(_affine(self._rows(batch), weights) for batch in batches)]
+        labels: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
+        margins: list[Floats] = [np.zeros(0)]
+        for batch in dataset.batches(0, 1, PREDICT_BATCH_ROWS):
+            labels.append(batch.labels)
+            margins.append(_affine(self._rows(batch), weights))
         return np.concatenate(labels), np.concatenate(margins)
 
     def predict(self, table: DenseTableReader, dataset: Dataset) -> Floats:

@@ -1,1 +1,1 @@
-
+"""The world outside: sockets, loops, clocks, processes."""

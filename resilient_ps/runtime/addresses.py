@@ -1,4 +1,4 @@
-"""Addresses of servers, and where a host looks them up."""
+"""Addresses to listen on and to dial, and where a host looks up those of servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_PORT = 65535
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens. `unix_path`: a Unix socket that serves the same on its own host."""
+    """Where a server listens. `unix_path`: a Unix socket *on this host* that serves the same."""
 
     host: str
     port: int

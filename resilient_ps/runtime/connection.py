@@ -150,7 +150,12 @@ class Connection(asyncio.BufferedProtocol):
         return False  # the transport closes once its buffer is written
 
     def pause_writing(self) -> None:
-        if not self._finishing:
+        """Who asks has to take the answers before it may ask for more.
+
+        Where we are the ones who ask, reading goes on: two ends that both waited for the other to
+        read would wait for ever.
+        """
+        if not self._finishing and not self.peer.startswith("server:"):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:

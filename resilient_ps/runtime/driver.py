@@ -28,11 +28,14 @@ _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 class Driver:
     """One session, its connections and its timers."""
 
-    def __init__(self, session: Session, kv: Kv, hello: Hello) -> None:
+    def __init__(
+        self, session: Session, kv: Kv, hello: Hello, *, unix_sockets: bool = True
+    ) -> None:
         self.session = session
         self.lock = threading.RLock()
         self._kv = kv
         self._hello = hello
+        self._unix_sockets = unix_sockets
         self._channels: dict[str, Channel] = {}
         self._by_fd: dict[int, Channel] = {}
         self._poll = select.poll()
@@ -87,11 +90,15 @@ class Driver:
         if now_ns >= deadline_ns:
             return False
         until_ns = min([deadline_ns, *self._timers.values()])
-        for fd, mask in self._poll.poll(max(0, (until_ns - now_ns + 999_999) // 1_000_000)):
+        self.poll(max(0, (until_ns - now_ns + 999_999) // 1_000_000))
+        return True
+
+    def poll(self, timeout_ms: int = 0) -> None:
+        """Take in what has arrived, or arrives within the time."""
+        for fd, mask in self._poll.poll(timeout_ms):
             self._on_ready(fd, mask)
         self._fire_timers()
         self._drain_events()
-        return True
 
     def close(self) -> None:
         """Close all connections."""
@@ -148,6 +155,8 @@ class Driver:
         address = self.session.routing.servers.get(peer.removeprefix(PEER_PREFIX))
         if address is None:
             raise Unavailable(f"{peer} has no address")
+        if not self._unix_sockets:
+            address = address._replace(unix_path="")
         channel = Channel(peer, address, self._hello, self._place)
         self._channels[peer] = channel
         self._by_fd[channel.fileno()] = channel

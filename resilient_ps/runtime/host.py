@@ -40,7 +40,7 @@ from resilient_ps.machine import (
     StopAsked,
 )
 from resilient_ps.messages import Hello, Message
-from resilient_ps.runtime.addresses import Address, Directory
+from resilient_ps.runtime.addresses import Directory
 from resilient_ps.runtime.clock import Clock, MonotonicClock
 from resilient_ps.runtime.connection import Connection
 from resilient_ps.runtime.kv_bridge import KvBridge
@@ -97,10 +97,6 @@ class Host:
         self._exit: Exit | None = None
         self._timers = Timers(self._clock, self.post)
         self._kv = KvBridge(kv, self.post, self._log)
-
-    @property
-    def address(self) -> Address:
-        return self._listening.address
 
     def run(self) -> int:
         """Run in this thread until the machine exits; its exit code. Handles SIGTERM, SIGINT."""
@@ -205,7 +201,8 @@ class Host:
     def _end(self, effect: Exit) -> None:
         if self._exit is None:
             self._exit = effect
-            self._log.info("exit", code=effect.code, why=effect.why)
+            level = "error" if effect.code else "info"
+            self._log.log(level, "exit", {"code": effect.code, "why": effect.why})
             self._ended.set()
 
     def _later(self, event: Event) -> None:

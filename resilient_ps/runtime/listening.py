@@ -21,7 +21,10 @@ PROBE_TIMEOUT_S = 1.0
 
 
 class Listening:
-    """Bound and listening sockets. `close` gives the Unix socket's file back."""
+    """Bound and listening sockets. `address` has the real port.
+
+    `close` gives the Unix socket's file back; it may be called again.
+    """
 
     def __init__(self, sockets: list[socket.socket], address: Address) -> None:
         self.sockets = sockets

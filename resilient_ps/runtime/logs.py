@@ -102,4 +102,6 @@ def _plain(value: Any) -> Any:
 
 def _quoted(value: Any) -> str:
     text = str(value)
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    if _PLAIN.fullmatch(text):
+        return text
+    return json.dumps(text, ensure_ascii=not text.isprintable())

@@ -80,7 +80,7 @@ async def _connect(address: Address, connect: Callable[[], Connection]) -> None:
         try:
             await loop.create_unix_connection(connect, address.unix_path)
         except OSError:
-            pass  # left over, or another host's path: TCP decides
+            pass  # left over: TCP decides
         else:
             return
     await loop.create_connection(connect, address.host, address.port)

@@ -16,6 +16,8 @@ from resilient_ps.runtime.clock import NS_PER_S, Clock
 
 RESOLUTION_S = 0.001
 """The loop's timers count in milliseconds; waiting for less would spin."""
+LONGEST_WAIT_S = 3600.0
+"""A timer that is due later looks once an hour: the loop's own counters have an end."""
 
 
 @dataclass(slots=True)
@@ -51,7 +53,8 @@ class Timers:
 
     def _arm(self, name: str, at_ns: int) -> asyncio.TimerHandle:
         wait_s = (at_ns - self._clock.now_ns()) / NS_PER_S
-        return asyncio.get_running_loop().call_later(max(wait_s, RESOLUTION_S), self._due, name)
+        wait_s = min(max(wait_s, RESOLUTION_S), LONGEST_WAIT_S)
+        return asyncio.get_running_loop().call_later(wait_s, self._due, name)
 
     def _due(self, name: str) -> None:
         timer = self._timers[name]

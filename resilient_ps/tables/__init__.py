@@ -1,1 +1,1 @@
-
+"""Tables on a shard: specifications, kernels, dense and sparse storage, optimisers."""

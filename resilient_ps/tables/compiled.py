@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
+import numba
+import numpy as np
 import xxhash
-from numba import njit
 
+Int: TypeAlias = int | np.int64  # in compiled code, both are the same
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -29,6 +31,7 @@ def _stamp_of_sources() -> str:
     return digest.hexdigest()
 
 
+njit: Any = numba.njit  # its types do not know all of its options
 SOURCES_STAMP = _stamp_of_sources()
 
 
@@ -55,6 +58,6 @@ def part(function: Function) -> Function:
 
 def _widen_stamp(dispatcher: Any) -> None:
     # A private attribute of numba: where a later numba has none, only its own rule holds.
-    cache_file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    cache_file: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if hasattr(cache_file, "_source_stamp"):
         cache_file._source_stamp = SOURCES_STAMP

@@ -10,7 +10,6 @@ slice of the array, which travels and is updated as one piece without gathering.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +52,7 @@ class DenseLayout:
         return (self._first_shard + run) % self.shards
 
     def blocks_of(self, shard: int) -> NDArray[np.uint64]:
-        """The blocks of this shard, ascending and consecutive; none for some shards of small tables."""
+        """The blocks of this shard, ascending and consecutive; small tables have shards without."""
         return np.arange(*self._block_range(shard), dtype=np.uint64)
 
     def block_elements(self, block: int) -> int:
@@ -128,7 +127,7 @@ class DenseShard:
         self._parameters.set_optimiser(changed)
 
     def pull(self, blocks: NDArray[np.uint64]) -> NDArray[Any]:
-        """A copy of the elements of `blocks` (uint64, this shard's, any order), one after the other."""
+        """A copy of the elements of `blocks` (uint64, this shard's), in their order."""
         local, size = self._locate(blocks)
         out = np.empty(size, self._dtype)
         if size == self._values.size and np.array_equal(blocks, self.blocks):
@@ -151,10 +150,9 @@ class DenseShard:
 
     def push(self, blocks: NDArray[np.uint64], values: NDArray[Any]) -> None:
         """One step with the gradients of `blocks` (uint64, no repeats), 1-D and in their order."""
-        local, size = self._locate(blocks)
+        size = self.elements_of(blocks)
         grads = check_array(self.spec, "gradients", values, self._dtype, (size,))
-        if np.unique(local).size != local.size:
-            raise BadInput(f"{self.spec.describe()}: a push names a block twice: add them up first")
+        local = self._locate(blocks)[0]
         kernels.push_blocks(
             self._values,
             self._state,
@@ -184,46 +182,6 @@ class DenseShard:
                 sums[block] = sums[block] + part if block in sums else part
         ordered = sorted(sums)
         return np.array(ordered, np.uint64), np.concatenate([sums[block] for block in ordered])
-
-    def elements_of(self, blocks: NDArray[np.uint64]) -> int:
-        """How many elements these blocks (uint64, of this shard) have together."""
-        return self._locate(blocks)[1]
-
-    def add_up(
-        self, blocks: Sequence[NDArray[np.uint64]], values: Sequence[NDArray[Any]]
-    ) -> tuple[NDArray[np.uint64], NDArray[Any]]:
-        """The sum of several pushes, as one: its blocks, ascending, and their gradients.
-
-        `values[i]` are the 1-D gradients of `blocks[i]`. They are added in the order given.
-        """
-        sizes = [self._locate(wanted)[1] for wanted in blocks]
-        grads = [
-            check_array(self.spec, "gradients", given, self._dtype, (size,))
-            for given, size in zip(values, sizes, strict=True)
-        ]
-        if grads and all(np.array_equal(blocks[0], wanted) for wanted in blocks[1:]):
-            total = grads[0].copy()
-            for given in grads[1:]:
-                total += given
-            return np.array(blocks[0]), total
-        return self._add_different(blocks, grads)
-
-    def _add_different(
-        self, blocks: Sequence[NDArray[np.uint64]], grads: Sequence[NDArray[Any]]
-    ) -> tuple[NDArray[np.uint64], NDArray[Any]]:
-        sums: dict[int, NDArray[Any]] = {}
-        for wanted, given in zip(blocks, grads, strict=True):
-            at = 0
-            for block in wanted.tolist():
-                part = given[at : at + self.layout.block_elements(block)]
-                at += part.size
-                if block in sums:
-                    sums[block] += part
-                else:
-                    sums[block] = part.copy()
-        ascending = sorted(sums)
-        parts = [sums[block] for block in ascending] or [np.empty(0, self._dtype)]
-        return np.array(ascending, np.uint64), np.concatenate(parts)
 
     def digest(self) -> str:
         """XXH3-128 of values and state: equal shards have equal digests."""

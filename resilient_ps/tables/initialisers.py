@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from resilient_ps.errors import BadInput
-from resilient_ps.tables.compiled import part
+from resilient_ps.tables.compiled import Int, part
 from resilient_ps.tables.optimisers import check_number, from_named_json
 
 
@@ -70,7 +70,7 @@ class Constant(Initialiser):
 
 @dataclass(frozen=True)
 class Uniform(Initialiser):
-    """Uniform in [low, high): `low + (high - low) * u` with u of 53 bits, then rounded to the dtype."""
+    """Uniform from low to high: `low + (high - low) * u`, u of 53 bits, rounded to the dtype."""
 
     low: float
     high: float
@@ -127,7 +127,7 @@ def mix(x: Any) -> Any:
 
 
 @part
-def sum_of_four(x: Any) -> int:
+def sum_of_four(x: Any) -> Int:
     low = np.uint64(0xFFFF)
     total = (x & low) + ((x >> np.uint64(16)) & low)
     return np.int64(total + ((x >> np.uint64(32)) & low) + (x >> np.uint64(48)))
@@ -135,7 +135,7 @@ def sum_of_four(x: Any) -> int:
 
 @part
 def fill_row(
-    out: Any, at: int, dim: int, key: Any, seed: Any, kind: int, a: float, b: float
+    out: Any, at: Int, dim: Int, key: Any, seed: Any, kind: Int, a: float, b: float
 ) -> None:
     """Write the initial values of the row `key` to `out[at : at + dim]` (`out`: an address)."""
     if kind <= 1:

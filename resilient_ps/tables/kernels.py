@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resilient_ps.tables.compiled import kernel, part
+from resilient_ps.tables.compiled import Int, kernel, part
 from resilient_ps.tables.initialisers import fill_row, mix
 from resilient_ps.tables.lanes import (
     address,
@@ -91,7 +91,7 @@ class Parameters:
 
 
 @part
-def copy_run(source: Any, source_at: int, out: Any, out_at: int, n: int) -> None:
+def copy_run(source: Any, source_at: Int, out: Any, out_at: Int, n: Int) -> None:
     lanes = lane_count(out)
     i = 0
     while i + lanes <= n:
@@ -102,7 +102,7 @@ def copy_run(source: Any, source_at: int, out: Any, out_at: int, n: int) -> None
 
 
 @part
-def look_ahead(keys: Any, i: int, entries: Any, mask: int, meta: Any) -> None:
+def look_ahead(keys: Any, i: Int, entries: Any, mask: Int, meta: Any) -> None:
     """Put down where to begin to look for `keys[i]`, and ask for that entry."""
     slot = np.int64(mix(keys[i]) & np.uint64(mask))
     meta[SLOTS + (i & RING)] = slot
@@ -110,7 +110,7 @@ def look_ahead(keys: Any, i: int, entries: Any, mask: int, meta: Any) -> None:
 
 
 @part
-def locate(keys: Any, n: int, entries: Any, mask: int, rows: Any, following: Any, meta: Any) -> int:
+def locate(keys: Any, n: Int, entries: Any, mask: Int, rows: Any, following: Any, meta: Any) -> Int:
     """Give every key its row, from position `meta[LOCATED]` on; missing rows are numbered.
 
     `rows[i]` becomes the row of `keys[i]`, or -1 where the key came before in this push; then
@@ -156,7 +156,7 @@ def locate(keys: Any, n: int, entries: Any, mask: int, rows: Any, following: Any
 
 
 @part
-def create_row(slab: Any, at: int, key: Any, meta: Any, hyper: Any) -> None:
+def create_row(slab: Any, at: Int, key: Any, meta: Any, hyper: Any) -> None:
     dim = meta[DIM]
     seed = np.uint64(meta[SEED])
     fill_row(slab, at, dim, key, seed, meta[INIT_KIND], hyper[INIT_A], hyper[INIT_B])
@@ -165,7 +165,7 @@ def create_row(slab: Any, at: int, key: Any, meta: Any, hyper: Any) -> None:
 
 
 @part
-def add_repeats(grads: Any, first: int, following: Any, total: Any, at: int, dim: int) -> None:
+def add_repeats(grads: Any, first: Int, following: Any, total: Any, at: Int, dim: Int) -> None:
     """Sum a row's gradients, in the order of their positions, into `total[at : at + dim]`."""
     copy_run(grads, first * dim, total, at, dim)
     i = np.int64(following[first])
@@ -176,7 +176,7 @@ def add_repeats(grads: Any, first: int, following: Any, total: Any, at: int, dim
 
 @part
 def apply(
-    keys: Any, n: int, grads: Any, slab: Any, rows: Any, following: Any,
+    keys: Any, n: Int, grads: Any, slab: Any, rows: Any, following: Any,
     meta: Any, hyper: Any, work: Any,
 ) -> None:  # fmt: skip
     dim = meta[DIM]
@@ -211,7 +211,7 @@ def apply(
 @kernel
 def push_rows(
     keys: Any, grads: Any, entries: Any, slab: Any, scratch: Any, meta: Any, hyper: Any, work: Any
-) -> int:
+) -> Int:
     """One step for every distinct row of `keys`; begins, and goes on after growth.
 
     `scratch` (int32) has room for twice as many values as there are keys.
@@ -235,7 +235,7 @@ def push_rows(
 
 
 @part
-def find_row(keys: Any, i: int, entries: Any, mask: int, slab: Any, meta: Any) -> None:
+def find_row(keys: Any, i: Int, entries: Any, mask: Int, slab: Any, meta: Any) -> None:
     """Put down where the row of `keys[i]` begins, negative if it is missing, and ask for it."""
     key = keys[i]
     slot = meta[SLOTS + (i & RING)]
@@ -253,7 +253,7 @@ def find_row(keys: Any, i: int, entries: Any, mask: int, slab: Any, meta: Any) -
 
 @part
 def pull(
-    keys: Any, n: int, out: Any, entries: Any, mask: int, slab: Any, meta: Any, hyper: Any
+    keys: Any, n: Int, out: Any, entries: Any, mask: Int, slab: Any, meta: Any, hyper: Any
 ) -> None:
     dim = meta[DIM]
     seed = np.uint64(meta[SEED])
@@ -283,7 +283,7 @@ def pull_rows(keys: Any, out: Any, entries: Any, slab: Any, meta: Any, hyper: An
 
 
 @kernel
-def rehash(entries: Any, larger: Any, rows_kept: int) -> None:
+def rehash(entries: Any, larger: Any, rows_kept: Int) -> None:
     """Move the entries of the first `rows_kept` rows to `larger`, which is all zero."""
     mask = np.int64(larger.size // 2 - 1)
     source, target = address(entries), address(larger)
@@ -308,7 +308,7 @@ def forget_stamps(entries: Any) -> None:
 
 @kernel
 def push_blocks(
-    values: Any, state: Any, grads: Any, blocks: Any, block_elements: int,
+    values: Any, state: Any, grads: Any, blocks: Any, block_elements: Int,
     meta: Any, hyper: Any, work: Any,
 ) -> None:  # fmt: skip
     """One step for each of a dense shard's `blocks` (numbers within the shard, int64).
@@ -332,7 +332,7 @@ def push_blocks(
 
 
 @kernel
-def fill_rows(out: Any, first_row: int, meta: Any, hyper: Any) -> None:
+def fill_rows(out: Any, first_row: Int, meta: Any, hyper: Any) -> None:
     """Initial values of a dense table's rows, from row `first_row` on."""
     seed = np.uint64(meta[SEED])
     dim = meta[DIM]

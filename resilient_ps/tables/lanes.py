@@ -15,23 +15,26 @@ All operations are the IEEE ones of the element type, never fused: they give the
 numpy's. Nothing checks bounds: the caller has to.
 """
 
+# mypy: disallow-untyped-calls=False
+# (much of numba's inner interface has no types)
+
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.core.typing.templates import AbstractTemplate, infer_global
-from numba.core.typing.templates import signature as typing_signature
+from numba.core.typing import templates
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
 LANE_BYTES = 64
 _WORD = ir.IntType(32)
 
 
-class Lanes(types.Type):  # type: ignore[misc]  # numba has no types for mypy
+class Lanes(types.Type):
     """The numba type of one vector of `LANE_BYTES` bytes of `dtype`."""
 
     def __init__(self, dtype: Any) -> None:
@@ -48,9 +51,14 @@ def _vector_type(lanes: Any) -> ir.VectorType:
 
 
 @register_model(Lanes)
-class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager: Any, lanes: Any) -> None:
         super().__init__(manager, lanes, _vector_type(lanes))
+
+
+def emitted(typed: Callable[..., Any]) -> Any:
+    """A function whose calls in kernels become the LLVM code that `typed` gives for their types."""
+    return intrinsic(typed)
 
 
 def _letter(lanes: Any) -> str:
@@ -64,7 +72,7 @@ def _splat(builder: Any, vector: Any, value: Any) -> Any:
     return builder.shuffle_vector(first, empty, zeros)
 
 
-@intrinsic  # type: ignore[misc]
+@emitted
 def address(typing_context: Any, array: Any) -> Any:
     """Of the first element of `array`, which must be C-contiguous and outlive its use."""
 
@@ -80,7 +88,7 @@ def _vector_pointer(builder: Any, lanes: Any, arguments: Any) -> Any:
     return builder.bitcast(element, _vector_type(lanes).as_pointer())
 
 
-@intrinsic  # type: ignore[misc]
+@emitted
 def lane_count(typing_context: Any, address: Any) -> Any:
     """Elements of `address` in one vector; a constant of the compiled kernel."""
     count = Lanes(address.dtype).count
@@ -95,7 +103,7 @@ def _align(lanes: Any) -> int:
     return int(lanes.dtype.bitwidth) // 8
 
 
-@intrinsic  # type: ignore[misc]
+@emitted
 def load(typing_context: Any, address: Any, index: Any) -> Any:
     """The vector that begins at element `index`."""
     lanes = Lanes(address.dtype)
@@ -106,7 +114,7 @@ def load(typing_context: Any, address: Any, index: Any) -> Any:
     return lanes(address, types.intp), generate
 
 
-@intrinsic  # type: ignore[misc]
+@emitted
 def store(typing_context: Any, address: Any, index: Any, vector: Any) -> Any:
     """Write `vector` from element `index` on."""
     lanes = Lanes(address.dtype)
@@ -137,7 +145,7 @@ def _masked(operation: str, builder: Any, lanes: Any, arguments: Any) -> Any:
     return builder.call(function, given)
 
 
-@intrinsic  # type: ignore[misc]
+@emitted
 def load_some(typing_context: Any, address: Any, index: Any, count: Any) -> Any:
     """As `load`, but only the first `count` elements; the others are 0 and not touched."""
     lanes = Lanes(address.dtype)
@@ -148,7 +156,7 @@ def load_some(typing_context: Any, address: Any, index: Any, count: Any) -> Any:
     return lanes(address, types.intp, types.intp), generate
 
 
-@intrinsic  # type: ignore[misc]
+@emitted
 def store_some(typing_context: Any, address: Any, index: Any, count: Any, vector: Any) -> Any:
     """As `store`, but only the first `count` elements; the others are not touched."""
     lanes = Lanes(address.dtype)
@@ -160,7 +168,7 @@ def store_some(typing_context: Any, address: Any, index: Any, count: Any, vector
     return types.void(address, types.intp, types.intp, lanes), generate
 
 
-@intrinsic  # type: ignore[misc]
+@emitted
 def spread(typing_context: Any, address: Any, value: Any) -> Any:
     """A vector for `address` whose elements all are `value` (converted to its dtype)."""
     lanes = Lanes(address.dtype)
@@ -187,7 +195,7 @@ def _prefetcher(for_write: int) -> Any:
 
         return types.void(address, types.intp), generate
 
-    return intrinsic(typed)
+    return emitted(typed)
 
 
 prefetch_read = _prefetcher(0)  # (address, index): ask for the cache line of this element
@@ -196,17 +204,17 @@ prefetch_write = _prefetcher(1)  # (address, index): the same, to write it
 
 def _add_operator(operation: Any, float_name: str, integer_name: str) -> None:
     # Registered directly: an `overload` would compile a function for each use of the operator.
-    class OnLanes(AbstractTemplate):  # type: ignore[misc]
+    class OnLanes(templates.AbstractTemplate):
         def generic(self, args: Any, kws: Any) -> Any:
             if isinstance(args[0], Lanes) and args[0] == args[1]:
-                return typing_signature(args[0], *args)
+                return templates.signature(args[0], *args)
             return None
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         is_float = isinstance(signature.return_type.dtype, types.Float)
         return getattr(builder, float_name if is_float else integer_name)(*arguments)
 
-    infer_global(operation)(OnLanes)
+    templates.infer_global(operation)(OnLanes)
     lower_builtin(operation, Lanes, Lanes)(generate)
 
 
@@ -216,7 +224,7 @@ _add_operator(operator.mul, "fmul", "mul")
 _add_operator(operator.truediv, "fdiv", "sdiv")
 
 
-@intrinsic  # type: ignore[misc]
+@emitted
 def root(typing_context: Any, x: Any) -> Any:
     """The correctly rounded square roots of a vector."""
 
@@ -230,7 +238,7 @@ def root(typing_context: Any, x: Any) -> Any:
     return x(x), generate
 
 
-@intrinsic  # type: ignore[misc]
+@emitted
 def shrink(typing_context: Any, x: Any, by: Any) -> Any:
     """Move each element of `x` towards 0 by that of `by` >= 0, at most to 0; NaN stays NaN."""
 

@@ -188,13 +188,13 @@ class Adagrad(Optimiser):
 
 @dataclass(frozen=True)
 class Adam(Optimiser):
-    """Adam with bias correction (Kingma and Ba, "Adam: a method for stochastic optimization", 2015).
+    """Adam with bias correction (Kingma, Ba, "Adam: a method for stochastic optimization", 2015).
 
     `m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g * g;
     w -= lr / (1 - beta1**t) * m / (sqrt(v) / sqrt(1 - beta2**t) + epsilon)`
 
-    `t` counts the steps of the row, so the state is m, v and t. `t` is kept in the table's dtype: in
-    a float32 table it stops at 2**24, where both corrections are 1 for all usual betas.
+    `t` counts the steps of the row, so the state is m, v and t. It is kept in the table's dtype:
+    in a float32 table it stops at 2**24, where both corrections are 1 for all usual betas.
     """
 
     lr: float = 1e-3

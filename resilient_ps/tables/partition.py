@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from resilient_ps.errors import BadInput
 from resilient_ps.hashing import MAX_SHARDS
-from resilient_ps.tables.compiled import kernel, part
+from resilient_ps.tables.compiled import Int, kernel, part
 from resilient_ps.tables.initialisers import mix
 from resilient_ps.tables.kernels import copy_run
 from resilient_ps.tables.lanes import address, lane_count, prefetch_read, prefetch_write
@@ -57,7 +57,7 @@ def partition(
 
 
 @part
-def count_groups(keys: Any, n: int, groups: Any, counts: Any, shards: int, ranks: Any) -> bool:
+def count_groups(keys: Any, n: Int, groups: Any, counts: Any, shards: Int, ranks: Any) -> bool:
     """`groups[i]`: the group of `keys[i]`; false if a rank is not in `0 .. shards - 1`."""
     for i in range(n):
         group = np.int64(((mix(keys[i]) >> _HALF) * np.uint64(shards)) >> _HALF)
@@ -83,10 +83,10 @@ def group_keys(keys: Any, order: Any, grouped: Any, counts: Any, ranks: Any, wor
     if not count_groups(key, n, group_of, address(counts), counts.size, ranks):
         return False
     next_at = np.empty(counts.size, np.int64)
-    total = 0
-    for group in range(counts.size):
-        next_at[group] = total
-        total += counts[group]
+    total = np.int64(0)
+    for shard in range(counts.size):
+        next_at[shard] = total
+        total += counts[shard]
     for i in range(n):
         group = np.int64(group_of[i])
         at = next_at[group]
@@ -145,7 +145,7 @@ def _check_move(
 
 
 @part
-def gather(source: Any, rows: int, order: Any, n: int, out: Any, width: int) -> bool:
+def gather(source: Any, rows: Int, order: Any, n: Int, out: Any, width: Int) -> bool:
     lanes = lane_count(out)
     for i in range(n):
         if i + ROWS_AHEAD < n:
@@ -161,7 +161,7 @@ def gather(source: Any, rows: int, order: Any, n: int, out: Any, width: int) -> 
 
 
 @part
-def scatter(grouped: Any, order: Any, n: int, out: Any, rows: int, width: int) -> bool:
+def scatter(grouped: Any, order: Any, n: Int, out: Any, rows: Int, width: Int) -> bool:
     lanes = lane_count(out)
     for i in range(n):
         if i + ROWS_AHEAD < n:

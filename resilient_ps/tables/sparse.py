@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from resilient_ps.errors import BadInput
 from resilient_ps.tables import kernels
+from resilient_ps.tables.compiled import Int
 from resilient_ps.tables.index import Index
 from resilient_ps.tables.memory import CACHE_LINE_BYTES, GrowingArray
 from resilient_ps.tables.request import UINT64, check_array
@@ -144,7 +145,7 @@ class SparseShard:
             kernels.forget_stamps(self._index.entries)
             self._meta[kernels.BASE] = 1
 
-    def _grow(self, full: int) -> None:
+    def _grow(self, full: Int) -> None:
         rows = int(self._meta[kernels.ROWS])
         if rows > self.max_rows:
             self._undo()

@@ -1,4 +1,4 @@
-"""The specification of a table: what a cluster stores about it, and what two creators must agree on."""
+"""The specification of a table: what a cluster stores about it, and creators must agree on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_EXACT_INTEGER = 2.0**53
 
 @dataclass(frozen=True)
 class SparseSpec:
-    """A table of rows of `dim` values (1 to 4096) under uint64 keys, created by their first push."""
+    """A table of rows of `dim` (1 to 4096) values, made when their uint64 key is first pushed."""
 
     name: str
     dim: int

@@ -4,9 +4,9 @@ The formulas compute with `lanes.py`'s vectors and are written in the order in w
 evaluate the text in `optimisers.py`; nothing is fused or reordered, so that a server's result is
 reproducible byte for byte.
 
-All arrays come as addresses. A run of n values has its first at `values[at]`. Its gradient begins at `grads[grad_at]`, its
-slots of state at `state[first]` and `state[second]`; `h` are the optimiser's hyperparameters in
-the table's dtype.
+All arrays come as addresses. A run of n values has its first at `values[at]`. Its gradient begins
+at `grads[grad_at]`, its slots of state at `state[first]` and `state[second]`; `h` are the
+optimiser's hyperparameters in the table's dtype.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from resilient_ps.tables.compiled import part
+from resilient_ps.tables.compiled import Int, part
 from resilient_ps.tables.lanes import (
     lane_count,
     load,
@@ -73,7 +73,7 @@ def ftrl(w: Any, z: Any, n: Any, g: Any, h: Any) -> Any:
 
 
 @part
-def power(base: float, exponent: int) -> float:
+def power(base: float, exponent: Int) -> float:
     """`base ** exponent` by squaring: the same bytes on every machine, unlike a libm's."""
     result = 1.0
     while exponent > 0:
@@ -85,7 +85,7 @@ def power(base: float, exponent: int) -> float:
 
 
 @part
-def step_sum(values: Any, at: int, grads: Any, grad_at: int, n: int) -> None:
+def step_sum(values: Any, at: Int, grads: Any, grad_at: Int, n: Int) -> None:
     lanes = lane_count(values)
     i = 0
     while i + lanes <= n:
@@ -98,7 +98,7 @@ def step_sum(values: Any, at: int, grads: Any, grad_at: int, n: int) -> None:
 
 
 @part
-def step_sgd(values: Any, at: int, grads: Any, grad_at: int, n: int, h: Any) -> None:
+def step_sgd(values: Any, at: Int, grads: Any, grad_at: Int, n: Int, h: Any) -> None:
     lanes = lane_count(values)
     lr = spread(values, h[0])
     i = 0
@@ -114,7 +114,7 @@ def step_sgd(values: Any, at: int, grads: Any, grad_at: int, n: int, h: Any) -> 
 def _step_with_one_slot(formula: Any) -> Any:
     @part
     def step(
-        values: Any, at: int, state: Any, first: int, grads: Any, grad_at: int, n: int, h: Any
+        values: Any, at: Int, state: Any, first: Int, grads: Any, grad_at: Int, n: Int, h: Any
     ) -> None:
         lanes = lane_count(values)
         a = spread(values, h[0])
@@ -139,8 +139,8 @@ def _step_with_one_slot(formula: Any) -> Any:
 def _step_with_two_slots(formula: Any) -> Any:
     @part
     def step(
-        values: Any, at: int, state: Any, first: int, second: int,
-        grads: Any, grad_at: int, n: int, h: Any,
+        values: Any, at: Int, state: Any, first: Int, second: Int,
+        grads: Any, grad_at: Int, n: Int, h: Any,
     ) -> None:  # fmt: skip
         lanes = lane_count(values)
         i = 0
@@ -185,8 +185,8 @@ def spread_seven(values: Any, h: Any, first: Any, last: Any) -> Any:
 
 @part
 def step_ftrl(
-    values: Any, at: int, state: Any, first: int, second: int,
-    grads: Any, grad_at: int, n: int, h: Any,
+    values: Any, at: Int, state: Any, first: Int, second: Int,
+    grads: Any, grad_at: Int, n: Int, h: Any,
 ) -> None:  # fmt: skip
     lanes = spread_seven(values, h, h[0], h[6])
     step_with_ftrl(values, at, state, first, second, grads, grad_at, n, lanes)
@@ -194,10 +194,10 @@ def step_ftrl(
 
 @part
 def step_adam(
-    values: Any, at: int, state: Any, first: int, second: int, steps_at: int,
-    grads: Any, grad_at: int, n: int, h: Any, hyper: Any,
+    values: Any, at: Int, state: Any, first: Int, second: Int, steps_at: Int,
+    grads: Any, grad_at: Int, n: Int, h: Any, hyper: Any,
 ) -> None:  # fmt: skip
-    state[steps_at] += h[7]  # which is 1
+    state[steps_at] += 1
     steps = int(state[steps_at])
     rate = hyper[0] / (1.0 - power(hyper[2], steps))
     root_of_correction = np.sqrt(1.0 - power(hyper[3], steps))
@@ -218,7 +218,7 @@ def step(
 
 @overload(
     step, strict=False, jit_options={"forceinline": True, "nogil": True, "error_model": "numpy"}
-)  # type: ignore[misc]
+)
 def _step(
     kind: Any, values: Any, at: Any, state: Any, first: Any, second: Any, steps_at: Any,
     grads: Any, grad_at: Any, n: Any, h: Any, hyper: Any,

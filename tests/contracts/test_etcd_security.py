@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import grpc
 import pytest
 from etcd3 import etcdrpc as rpc
 from etcd3.etcdrpc import auth_pb2
-from kv_stores import Recorder, eventually, fast_etcd
+from kv_stores import NO_ETCD, Recorder, eventually, fast_etcd
 
 from resilient_ps.coordinator.kv import put
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
-from resilient_ps.coordinator.runtime.processes import EtcdProcess
-from resilient_ps.errors import BadInput
+from resilient_ps.coordinator.runtime.processes import EtcdProcess, find_etcd
+from resilient_ps.coordinator.runtime.spawn import free_ports, spawn
+from resilient_ps.errors import BadInput, Unavailable
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +89,53 @@ def test_an_expired_token_is_renewed_without_a_lost_event(etcd: EtcdProcess, kv:
     seen.wait_for_key("put", b"ours/w/3")
     watch.close()
     assert seen.names() == [("put", b"ours/w/%d" % number) for number in (1, 2, 3)]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
+def test_tls_with_certificates_of_both_sides(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path)
+    ca, cert, key = (str(files[name]) for name in ("ca", "cert", "key"))
+    client, peer = (f"127.0.0.1:{port}" for port in free_ports(2))
+    options = ["--listen-client-urls", f"https://{client}", "--cert-file", cert, "--key-file", key]
+    options += ["--advertise-client-urls", f"https://{client}", "--listen-peer-urls"]
+    options += [f"http://{peer}", "--client-cert-auth", "--trusted-ca-file", ca]
+    binary = find_etcd()
+    if binary is None:
+        pytest.skip(NO_ETCD)
+    command = [binary, "--data-dir", str(tmp_path / "data"), *options]
+    process = spawn(command, tmp_path / "log")
+    try:
+        with closing(EtcdKv(client, ca=ca, cert=cert, key=key)) as kv:
+            eventually(lambda: reaches(kv), "the member to answer over TLS")
+            put(kv, b"k", b"v")
+            assert kv.read(b"k").items[0].value == b"v"
+        with closing(EtcdKv(client, ca=ca)) as kv, pytest.raises(Unavailable, match=client):
+            kv.read(b"k", deadline_s=0.5)
+    finally:
+        process.kill()
+        process.wait()
+    with pytest.raises(BadInput, match="needs both"):
+        EtcdKv(client, ca=ca, cert=cert)
+    with pytest.raises(BadInput, match="cannot read the PEM file"):
+        EtcdKv(client, ca=tmp_path / "missing.pem")
+
+
+def make_certificates(folder: Path) -> dict[str, Path]:
+    """A self-signed certificate that is its own authority, for both sides."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", str(key), "-out"]
+    command += [str(cert), "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(command, check=True, capture_output=True)
+    return {"ca": cert, "cert": cert, "key": key}
+
+
+def reaches(kv: EtcdKv) -> bool:
+    try:
+        kv.read(b"k", deadline_s=1)
+    except Unavailable:
+        return False
+    return True
 
 
 def is_refused(etcd: EtcdProcess, token: str | None) -> bool:

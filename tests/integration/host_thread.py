@@ -102,4 +102,4 @@ class HostThread:
         assert not self._thread.is_alive()
 
     def peer(self) -> WirePeer:
-        return WirePeer((self.host.address.host, self.host.address.port))
+        return WirePeer((self.listening.address.host, self.listening.address.port))

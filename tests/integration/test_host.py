@@ -134,8 +134,9 @@ def test_a_bug_in_the_machine_ends_the_host_with_its_traceback() -> None:
         assert peer.is_closed()
         running.join()
     assert running.code == 70
-    (bug,) = [line for line in map(json.loads, running.log.getvalue().splitlines())
-              if line["level"] == "error"]  # fmt: skip
+    lines = [json.loads(line) for line in running.log.getvalue().splitlines()]
+    bug, end = [line for line in lines if line["level"] == "error"]
+    assert (end["event"], end["code"]) == ("exit", 70)
     assert bug["where"] == "MessageArrived"
     assert "in _on_message" in bug["traceback"]
     assert "a bug in the machine" in bug["error"]
@@ -214,9 +215,8 @@ def test_a_server_is_dialled_greeted_and_told_in_order(tmp_path: Path, through: 
     with HostThread(EchoMachine(), unix_path=path if through == "unix" else None) as other:
         if through == "stale unix":
             socket.socket(socket.AF_UNIX).bind(path)
-        tcp = other.host.address
-        address = Address(tcp.host, 1 if through == "unix" else tcp.port, path)
-        servers = Servers(b=address)
+        tcp = other.listening.address
+        servers = Servers(b=Address(tcp.host, 1 if through == "unix" else tcp.port, path))
         with HostThread(dialling, directory=servers, hello=HELLO):
             arrived = [dialling.next_event() for _ in range(21)]
     assert all(isinstance(event, MessageArrived) for event in arrived)
