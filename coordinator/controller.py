@@ -21,7 +21,6 @@ from resilient_ps.coordinator.kv import (
     KvCall,
     KvFailed,
     Put,
-    ReadResult,
     Txn,
     TxnResult,
     absent,
@@ -42,7 +41,7 @@ from resilient_ps.errors import BadInput
 from resilient_ps.ids import DrawBits, Epoch, WorkerId
 from resilient_ps.machine import Effect, Event, Log, MessageArrived, PeerLost, SetTimer, TimerFired
 from resilient_ps.messages import Answer, Status
-from resilient_ps.routing import routing_from
+from resilient_ps.routing import Routing, routing_of
 from resilient_ps.scripts import RunningScript
 from resilient_ps.takeover import join, leave
 
@@ -94,6 +93,7 @@ class Controller:
         """The view, or our lease, has changed: do what is missing. `lease` 0: we have none."""
         self._lease = lease
         if not lease or self._view.revision == 0:
+            self._drop_script()
             return []
         if self._view.config is None:
             return self._create_config()
@@ -113,11 +113,8 @@ class Controller:
                 return self._calls.on_timer(now_ns)
             case TimerFired(_):
                 return self.look(self._lease, now_ns)
-            case KvAnswered(ref, ReadResult() as result) if ref == ROUTING_REF and self._calls:
-                routing = routing_from(result.items, self._view.keys)
-                return self._calls.on_routing(routing, now_ns)
-            case KvFailed(ref) if ref == ROUTING_REF and self._calls:
-                return self._calls.on_routing(None, now_ns)
+            case KvAnswered(ref) | KvFailed(ref) if ref == ROUTING_REF and self._calls is not None:
+                return self._calls.on_routing(self._routing(), now_ns)
             case KvAnswered(ref, TxnResult()):
                 self._busy.discard(ref)
                 # what it changed arrives through the watch; what it failed to is tried again
@@ -157,6 +154,7 @@ class Controller:
 
     def _guarded(self, *puts: Put, guards: tuple[object, ...] = ()) -> Txn:
         """A transaction that only the present coordinator can make."""
+        assert self.elected, "only the coordinator writes with the coordinator's guard"
         key = self._view.keys.coordinator_leader
         elected = unchanged(key, self._view.items[key].mod_revision)
         return Txn((elected, *guards), puts)  # type: ignore[arg-type]
@@ -193,24 +191,36 @@ class Controller:
 
     # -- intents
 
+    def _routing(self) -> Routing | None:
+        config = self._view.config
+        if config is None:
+            return None
+        return routing_of(config, self._view.shards, self._view.servers)
+
     def _next_intent(self, now_ns: int) -> list[Effect]:
         """Begin with the first open intent, unless one is under way."""
         intents = self._view.open_intents
         if self._script is not None or INTENT_REF in self._busy or not intents:
             return []
-        routing = routing_from(self._view.items.values(), self._view.keys)
+        routing = self._routing()
         if routing is None or any(not owner.server for owner in routing.owners):
             return []
         intent = intents[0]
         job = self._view.job(intent.job)
         if job is None:
             return self._close(intent, "aborted", {"why": f"there is no job {intent.job!r}"})
-        self._calls = Calls(routing, self._view.keys.prefix)
+        try:
+            spec = job_spec(job)
+        except BadInput as error:
+            return self._close(intent, "aborted", {"why": str(error)})
+        # numbers go on, so that a late answer to an earlier script's call is known as such
+        last_number = 0 if self._calls is None else self._calls.last_number
+        self._calls = Calls(routing, self._view.keys.prefix, last_number)
         worker = WorkerId(job.job_id, intent.rank, intent.incarnation)
         if intent.kind == "join":
             script = join(intent.number, worker, routing.order)
         else:
-            redo = isinstance(job_spec(job).consistency, BSP)
+            redo = isinstance(spec.consistency, BSP)
             script = leave(intent.number, worker, routing.order, redo=redo)
         running = RunningScript(script, self._calls)
         self._script = (intent, running)
@@ -220,6 +230,8 @@ class Controller:
     def _on_answer(self, answer: Answer, now_ns: int) -> list[Effect]:
         assert self._calls is not None
         call, effects = self._calls.on_answer(answer, now_ns)
+        if not self.elected:
+            self._drop_script()
         if call is None or self._script is None:
             return effects
         intent, running = self._script
@@ -238,7 +250,9 @@ class Controller:
 
     def _close(self, intent: IntentRecord, state: str, result: dict[str, object]) -> list[Effect]:
         key = self._view.keys.intent(intent.number)
-        held = self._view.items[key]
+        held = self._view.items.get(key)
+        if held is None:  # somebody has removed it
+            return []
         record = replace(intent, state=state, result=result)  # type: ignore[arg-type]
         txn = self._guarded(
             Put(key, record.to_bytes()), guards=(unchanged(key, held.mod_revision),)
@@ -250,12 +264,17 @@ class Controller:
         """A process took the rank while the intent was open: try with a newer incarnation."""
         keys = self._view.keys
         counter, key = keys.rank(intent.job, intent.rank), keys.intent(intent.number)
-        drawn = self._view.items.get(counter)
-        last = read_counter(None if drawn is None else drawn.value, counter)
+        drawn, held = self._view.items.get(counter), self._view.items.get(key)
+        if held is None:
+            return []
+        try:
+            last = read_counter(None if drawn is None else drawn.value, counter)
+        except BadInput as error:
+            return self._close(intent, "aborted", {"why": str(error)})
         record = replace(intent, incarnation=last + 1)
         guards = (
             unchanged(counter, 0 if drawn is None else drawn.mod_revision),
-            unchanged(key, self._view.items[key].mod_revision),
+            unchanged(key, held.mod_revision),
         )
         txn = self._guarded(
             Put(counter, counter_bytes(last + 1)), Put(key, record.to_bytes()), guards=guards

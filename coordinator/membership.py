@@ -4,7 +4,8 @@ Theory of operation. The server is granted a lease and writes its record under i
 record's absence: of two processes with one name, the second waits until the first one's lease is
 gone. It renews at a third of the TTL. The lease is *provably* valid for one TTL from the moment at
 which the last good renewal was sent, on the monotonic clock; past that moment the server refuses
-(`may_answer`), without having to be told. A renewal answered with TTL 0 is a lost lease: the server
+(`may_answer`), without having to be told; of each kind of call at most one is under way, so that an
+answer belongs to the last one sent. A renewal answered with TTL 0 is a lost lease: the server
 starts over with a new one.
 
 States: `granting` -> `registering` -> `member` (-> `granting` when the lease is lost).
@@ -12,7 +13,7 @@ States: `granting` -> `registering` -> `member` (-> `granting` when the lease is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from resilient_ps.coordinator.keys import ClusterKeys
@@ -27,6 +28,7 @@ from resilient_ps.coordinator.kv import (
     LeaseTtl,
     Put,
     Read,
+    Request,
     Txn,
     TxnResult,
     absent,
@@ -52,8 +54,9 @@ class Membership:
     lease_ttl_s: int
     state: State = "granting"
     deadline_ns: int = 0  # until when the lease is provably valid
-    _sent_ns: int = 0
+    _sent_ns: dict[int, int] = field(default_factory=dict)  # by ref: when the last call was sent
     _ttl_ns: int = 0
+    _busy: set[int] = field(default_factory=set)  # refs of the calls under way
 
     @property
     def lease(self) -> int:
@@ -67,8 +70,7 @@ class Membership:
     def start(self, now_ns: int) -> list[Effect]:
         """Ask for a lease."""
         self.state = "granting"
-        self._sent_ns = now_ns
-        return [KvCall(GRANT_REF, LeaseGrant(self.lease_ttl_s))]
+        return self._call(GRANT_REF, LeaseGrant(self.lease_ttl_s), now_ns)
 
     def leave(self) -> list[Effect]:
         """Orderly end: everything under the lease disappears at once."""
@@ -78,14 +80,14 @@ class Membership:
     def on_timer(self, now_ns: int) -> list[Effect]:
         """Renew, or try again what has failed."""
         if self.state == "member":
-            self._sent_ns = now_ns
-            return [KvCall(REFRESH_REF, LeaseRefresh(self.lease))]
+            return self._refresh(now_ns)
         if self.state == "registering":
             return self._register(now_ns)
         return self.start(now_ns) if self.state == "granting" else []
 
     def on_answer(self, event: KvAnswered | KvFailed, now_ns: int) -> list[Effect]:
         """What became of a call of ours."""
+        self._busy.discard(event.ref)
         if self.state == "left":
             return []
         if isinstance(event, KvFailed):
@@ -95,13 +97,15 @@ class Membership:
             case Leased(lease, ttl_s):
                 self.record = replace(self.record, lease=lease)
                 self._ttl_ns = ttl_s * SECOND_NS
-                self.deadline_ns = self._sent_ns + self._ttl_ns
+                self.deadline_ns = self._sent_ns[GRANT_REF] + self._ttl_ns
                 self.state = "registering"
                 return self._register(now_ns)
-            case TxnResult() as result:
+            case TxnResult() as result if self.state == "registering":
                 return self._on_registered(result, now_ns)
+            case LeaseTtl(lease) if lease != self.lease:  # one that we have given up
+                return [self._timer(now_ns + RETRY_NS)]
             case LeaseTtl(_, ttl_s) if ttl_s > 0:
-                self.deadline_ns = self._sent_ns + self._ttl_ns
+                self.deadline_ns = self._sent_ns[REFRESH_REF] + self._ttl_ns
                 return [self._timer(now_ns + self._ttl_ns // 3)]
             case LeaseTtl():
                 lost = Log("error", "lease lost", {"lease": self.lease})
@@ -110,12 +114,21 @@ class Membership:
                 return []
 
     def _register(self, now_ns: int) -> list[Effect]:
-        self._sent_ns = now_ns
         key = self.keys.server(self.record.server)
         value = self.record.to_bytes()
         txn = Txn((absent(key),), (Put(key, value, self.lease),), (Read(key),))
-        refresh = KvCall(REFRESH_REF, LeaseRefresh(self.lease))
-        return [KvCall(REGISTER_REF, txn, str(self.record.process).encode()), refresh]
+        nonce = str(self.record.process).encode()
+        return [*self._call(REGISTER_REF, txn, now_ns, nonce), *self._refresh(now_ns)]
+
+    def _refresh(self, now_ns: int) -> list[Effect]:
+        return self._call(REFRESH_REF, LeaseRefresh(self.lease), now_ns)
+
+    def _call(self, ref: int, request: Request, now_ns: int, nonce: bytes = b"") -> list[Effect]:
+        if ref in self._busy:
+            return []  # its answer sets the timer
+        self._busy.add(ref)
+        self._sent_ns[ref] = now_ns
+        return [KvCall(ref, request, nonce)]
 
     def _on_registered(self, result: TxnResult, now_ns: int) -> list[Effect]:
         if result.succeeded:

@@ -11,9 +11,9 @@ may have been dropped, or may still be applied later. The rule:
 * Every other transaction (an unguarded put, a write in the failure branch) is sent once. Repeating
   it could undo what somebody else wrote in between.
 
-A guard `absent` (or one of a version) can hold again when the key is deleted meanwhile. Whoever may delete the key within
-the seconds of a call must expect that a delayed copy creates it again; attaching the key to a lease
-or guarding by a revision (`unchanged`) excludes it.
+A guard `absent` (or one of a version) can hold again when the key is deleted meanwhile. Whoever may
+delete the key within the seconds of a call must expect that a delayed copy creates it again;
+attaching the key to a lease, or guarding by a revision (`unchanged`), excludes it.
 """
 
 from __future__ import annotations

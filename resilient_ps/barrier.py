@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from resilient_ps.messages import Keys, Values
 
+BARRIER_BYTES_MAX = 4 << 30
+
 
 class Update(NamedTuple):
     """What push number `n` does to a table: gradients for keys, or a new learning rate."""
@@ -33,7 +35,16 @@ class Barrier:
 
     applied: int = 0
     held_bytes: int = 0
+    bytes_max: int = BARRIER_BYTES_MAX
     _held: dict[int, dict[int, list[Update]]] = field(default_factory=dict)
+
+    def has_room(self, clock: int, update: Update) -> bool:
+        """May it be held? The next clock has half of the room for itself.
+
+        Otherwise ranks that run ahead could fill it, and those that they wait for find none.
+        """
+        most = self.bytes_max if clock == self.applied + 1 else self.bytes_max // 2
+        return self.held_bytes + update.nbytes <= most
 
     def hold(self, rank: int, clock: int, update: Update) -> None:
         """Keep a push until its clock is complete."""

@@ -39,13 +39,9 @@ class Piece(NamedTuple):
     first: int = 0  # its keys are `call.keys[first : first + count]`
     count: int = 0  # type: ignore[assignment]  # shadows tuple.count, which nobody needs
     values: tuple[ValueArray, ...] = ()
-    prev: int = 0
+    elements: int = 0  # how many values these are
     out: tuple[memoryview, ...] = ()  # PULL: where to receive the values, as bytes
-
-    @property
-    def elements(self) -> int:
-        """Number of gradient values."""
-        return sum([piece.size for piece in self.values])
+    prev: int = 0
 
 
 _NOTHING = Piece()
@@ -92,12 +88,12 @@ class Call:
 class Calls:
     """The open calls of one client, and how they reach their shards."""
 
-    def __init__(self, routing: Routing, prefix: bytes) -> None:
+    def __init__(self, routing: Routing, prefix: bytes, last_number: int = 0) -> None:
         self.routing = routing
         self.seen: list[Position] = [NOWHERE] * routing.shards
         self.open: dict[int, Call] = {}
         self._prefix = prefix
-        self._numbers = 0
+        self.last_number = last_number
         self._again: set[int] = set()  # shards for which everything is to be sent again
         self._pause_ns = RESEND_FIRST_NS
         self._timer_set = False
@@ -105,8 +101,8 @@ class Calls:
 
     def next_number(self) -> int:
         """A request number that no open call has."""
-        self._numbers += 1
-        return self._numbers
+        self.last_number += 1
+        return self.last_number
 
     def start(self, call: Call, now_ns: int) -> list[Effect]:
         """Send a call for the first time."""
@@ -142,7 +138,8 @@ class Calls:
                 call.reason[shard] = part.text.decode(errors="replace") or part.status.name
                 effects += self._later(shard, now_ns)
                 continue
-            if part.at < self.seen[shard]:
+            if part.at < self.seen[shard]:  # from a replica that has fallen behind: ask again
+                effects += self._later(shard, now_ns)
                 continue
             self.seen[shard] = part.at
             call.answers[shard] = part
@@ -228,9 +225,9 @@ class Calls:
         parts: list[Part] = []
         values: list[ValueArray] = []
         pieces = [call.pieces.get(shard, _NOTHING) for shard in shards]
+        seen = self.seen
         for shard, piece in zip(shards, pieces, strict=True):
-            elements = piece.elements
-            parts.append(Part(shard, self.seen[shard], piece.prev, piece.count, elements))
+            parts.append(Part(shard, seen[shard], piece.prev, piece.count, piece.elements))
             values += piece.values
         return Request(
             call.kind,

@@ -75,11 +75,15 @@ def parse_consistency(text: str) -> Consistency:
     name, _, argument = text.strip().lower().partition(":")
     if name == "bsp" and argument in ("", "sum", "mean"):
         return BSP("mean" if argument == "mean" else "sum")
-    if name == "ssp" and (not argument or argument.isdigit()):
+    if name == "ssp" and (not argument or _is_count(argument)):
         return SSP(int(argument)) if argument else SSP()
     if name == "asp" and not argument:
         return ASP()
     raise BadInput(f"consistency {text!r} is none of: bsp, bsp:mean, ssp:<staleness>, asp")
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= len(str(STALENESS_MAX))
 
 
 def consistency_name(mode: Consistency) -> str:
@@ -119,7 +123,7 @@ class JobSpec:
         """Raises `BadInput` for anything that `to_json` has not written."""
         try:
             fields = json.loads(text)
-            mode = parse_consistency(fields["consistency"])
+            mode = parse_consistency(str(fields["consistency"]))
             return JobSpec(int(fields["job"]), str(fields["name"]), int(fields["ranks"]), mode)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise BadInput(f"not the specification of a job: {text[:200]!r} ({error})") from error

@@ -141,7 +141,8 @@ def _encode_request(message: Request) -> list[Any]:
     pack = _PART.pack
     for shard, ((incarnation, counter), lsn), prev, count, elements in message.parts:
         meta.append(pack(shard, incarnation, counter, lsn, prev, count, elements))
-    meta.append(message.text)
+    if message.text:
+        meta.append(message.text)
     return _frame(message.kind, message.request, b"".join(meta), message.keys, message.values)
 
 
@@ -159,13 +160,16 @@ def _encode_answer(message: Answer) -> list[Any]:
 def _frame(
     kind: int, request: int, meta: bytes, keys: Keys, values: tuple[Values, ...]
 ) -> list[Any]:
-    dtype = _dtype_code(values) if values else 0
-    value_bytes = sum(piece.nbytes for piece in values)
+    dtype = value_bytes = 0
+    if values:
+        dtype = _dtype_code(values)
+        value_bytes = sum(piece.nbytes for piece in values)
     head = _HEAD.pack(MAGIC, VERSION, kind, dtype, 0, len(meta), len(keys), value_bytes, request)
     buffers: list[Any] = [head + meta]
     if len(keys):
         buffers.append(keys.data.cast("B"))
-    buffers.extend(piece.data.cast("B") for piece in values if piece.size)
+    if value_bytes:
+        buffers.extend(piece.data.cast("B") for piece in values if piece.size)
     return buffers
 
 
@@ -290,14 +294,6 @@ def _decode_answer(head: Head, meta: bytes, values: Values | None) -> Answer:
     if values is None:
         return Answer(head.request, parts, placed=head.value_bytes > 0)
     return Answer(head.request, parts, (values,))
-
-
-def unpack_answers(meta: bytes) -> tuple[PartAnswer, ...]:
-    """The parts of an answer's meta: what a `Place` needs to know. Raises `WireError`."""
-    try:
-        return _unpack_answers(meta)[0]
-    except (struct.error, ValueError) as error:
-        raise WireError(f"an answer is malformed: {error}") from error
 
 
 def _unpack_answers(meta: bytes) -> tuple[tuple[PartAnswer, ...], int]:

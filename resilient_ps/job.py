@@ -39,10 +39,13 @@ class Job:
             return
         complete = self.ledger.slowest()
         while self.barrier.applied < complete:
-            self._apply_clock(self.barrier.take(self.barrier.applied + 1), tables)
+            clock = self.barrier.applied + 1
+            self._apply_clock(clock, self.barrier.take(clock), tables)
 
-    def _apply_clock(self, updates: list[Update], tables: Mapping[int, TableReplica]) -> None:
-        divide_by = len(self.ledger.live_ranks()) if self._averages else 1
+    def _apply_clock(
+        self, clock: int, updates: list[Update], tables: Mapping[int, TableReplica]
+    ) -> None:
+        divide_by = self.ledger.taking_part(clock) if self._averages else 1
         by_table: dict[int, list[Update]] = {}
         for update in updates:
             by_table.setdefault(update.table, []).append(update)

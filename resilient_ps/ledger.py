@@ -6,8 +6,9 @@ Invariants, per rank:
 * `last` is the largest push number of the open clock that this shard holds. A push with n <= last
   is a repeat, one with prev > last has lost a predecessor (a gap), all others are new.
 * `digest` rolls over (n, keys) of the open clock's pushes. A process that took the rank over under
-  SSP or ASP repeats the clock; `replayed` and `replay_digest` follow it, and must meet `last` and
-  `digest` when it gets there: otherwise the worker program is not repeatable.
+  SSP or ASP repeats the clock; `replayed` and `replay_digest` follow it, in order and without
+  gaps, and must meet `last` and `digest` when they get there: otherwise the worker program is not
+  repeatable.
 * `incarnation` only grows: what carries a smaller one is fenced off.
 
 Memory is O(ranks): no window of remembered pushes exists that could overflow.
@@ -25,16 +26,21 @@ from resilient_ps.messages import Status
 
 
 class Verdict(NamedTuple):
-    """What is to become of an operation. OK with `repeat`: answer it, but do not apply it."""
+    """What is to become of an operation. OK with `repeat`: answer it, but do not apply it.
+
+    `replay`: a repeat by a process that runs the clock again, to be followed by `record_replay`.
+    """
 
     status: Status
     repeat: bool = False
+    replay: bool = False
     value: int = 0
     text: str = ""
 
 
 ACCEPT = Verdict(Status.OK)
 REPEAT = Verdict(Status.OK, repeat=True)
+REPLAY = Verdict(Status.OK, repeat=True, replay=True)
 
 
 @dataclass(slots=True)
@@ -86,6 +92,13 @@ class JobLedger:
         ranks = self.ranks
         return [rank for rank in sorted(ranks) if ranks[rank].live and ranks[rank].ticked < clock]
 
+    def taking_part(self, clock: int) -> int:
+        """How many ranks a clock is made of: live ones, and those that left after it."""
+        return sum(
+            record.started <= clock and (record.live or record.ticked >= clock)
+            for record in self.ranks.values()
+        )
+
     def live_ranks(self) -> list[int]:
         """Ranks that joined and have not left, in order."""
         return [rank for rank in sorted(self.ranks) if self.ranks[rank].live]
@@ -120,8 +133,8 @@ class JobLedger:
             return Verdict(Status.REFUSED, value=record.ticked, text=text)
         if push.n < 1 or push.prev >= push.n:
             return Verdict(Status.REFUSED, text=f"push {push.n} after {push.prev}")
-        if push.prev > record.last:
-            return Verdict(Status.GAP, value=record.last)
+        if push.prev > record.replayed:
+            return Verdict(Status.GAP, value=record.replayed)
         if not self.guards.deduplication:
             return ACCEPT
         if push.n <= record.last:
@@ -131,13 +144,11 @@ class JobLedger:
         return ACCEPT
 
     def _check_repeat(self, record: RankRecord, rank: int, push: PushId, digest: int) -> Verdict:
-        if record.replayed >= push.n or push.prev != record.replayed:
-            return REPEAT  # a retry by the incarnation that has been there already
-        record.replayed = push.n
-        record.replay_digest = roll(record.replay_digest, push.n, digest)
-        if push.n == record.last and record.replay_digest != record.digest:
+        if push.n <= record.replayed:
+            return REPEAT  # a retry: this incarnation has been there already
+        if push.n == record.last and roll(record.replay_digest, push.n, digest) != record.digest:
             return _not_repeatable(rank, push, "its keys differ from those of the first time")
-        return REPEAT
+        return REPLAY
 
     def check_tick(self, worker: WorkerId, push: PushId, *, settled: bool) -> Verdict:
         """A tick of `push.clock`; `settled` ticks of a takeover carry no `prev`."""
@@ -152,8 +163,8 @@ class JobLedger:
             return Verdict(Status.REFUSED, value=record.ticked, text=text)
         if settled or push.prev == record.last:
             return ACCEPT
-        if push.prev > record.last:
-            return Verdict(Status.GAP, value=record.last)
+        if push.prev > record.replayed:
+            return Verdict(Status.GAP, value=record.replayed)
         return _not_repeatable(worker.rank, push, f"push {record.last} was left out")
 
     def check_fence(self, worker: WorkerId) -> Verdict:
@@ -176,9 +187,9 @@ class JobLedger:
             return Verdict(Status.REFUSED, text=text)
         return ACCEPT
 
-    def check_intent(self, number: int) -> Verdict:
-        """Join and leave are executed in the order of their numbers, each once."""
-        return REPEAT if number <= self.intent else ACCEPT
+    def executed(self, number: int) -> bool:
+        """Has the join or leave of this number been executed here? They come in order, from 1."""
+        return 0 < number <= self.intent
 
     # -- changes, each made by an entry of the shard's log
 
@@ -188,6 +199,12 @@ class JobLedger:
         record.digest = roll(record.digest, push.n, digest)
         record.last = push.n
         record.replayed, record.replay_digest = record.last, record.digest
+
+    def record_replay(self, rank: int, push: PushId, digest: int) -> None:
+        """The process that repeats the open clock has come to push n, which the shard holds."""
+        record = self.ranks[rank]
+        record.replayed = push.n
+        record.replay_digest = roll(record.replay_digest, push.n, digest)
 
     def record_tick(self, rank: int, clock: int, cursor: bytes) -> None:
         """The rank's open clock is complete; the next one opens, with nothing in it."""
@@ -210,15 +227,22 @@ class JobLedger:
         _forget_clock(record)
 
     def record_join(self, number: int, rank: int) -> int:
-        """The rank is live from the lowest safe clock on, which is returned."""
+        """The rank is live from the lowest safe clock on, which is returned.
+
+        A rank that is live already, or that left beyond that clock, goes on where it was.
+        """
         self.intent = number
         ticked = self.slowest()
-        before = self.ranks.get(rank)
-        incarnation = 0 if before is None else before.incarnation
-        record = RankRecord(incarnation=incarnation, ticked=ticked, started=ticked + 1)
-        self.ranks[rank] = record
+        record = self.ranks.get(rank)
+        if record is None or record.ticked < ticked:
+            incarnation, cursor = (
+                (0, b"") if record is None else (record.incarnation, record.cursor)
+            )
+            record = RankRecord(incarnation, ticked, cursor=cursor, started=ticked + 1)
+            self.ranks[rank] = record
+        record.live = True
         self._slowest = None
-        return record.started
+        return record.ticked + 1
 
     def record_leave(self, number: int, rank: int) -> None:
         """Nobody waits for the rank any more."""

@@ -68,9 +68,13 @@ class Part(NamedTuple):
     elements: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
-    """A request to some shards of one server. Which fields matter depends on `kind`."""
+    """A request to some shards of one server. Which fields matter depends on `kind`.
+
+    Nobody changes one. It is not frozen, as `Answer` is not, because making a frozen object takes
+    twice as long, and one is made for every request.
+    """
 
     kind: Kind
     request: int
@@ -100,7 +104,7 @@ class PartAnswer(NamedTuple):
     text: bytes = b""  # FENCE: the cursor; errors: what is wrong and what to do
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """Answers to parts of request `request`; `values` of all parts, in the order of `parts`.
 

@@ -156,7 +156,10 @@ class Node:
     def _on_timer(self, event: TimerFired, name: str, now_ns: int) -> list[Effect]:
         if name == PULLS_TIMER:
             self._pulls_at_ns = None
-            replies = [r for shard in self.shards.values() for r in shard.release(now_ns)]
+            if self.membership.may_answer(now_ns):
+                replies = [r for shard in self.shards.values() for r in shard.release(now_ns)]
+            else:
+                replies = [r for number in self.shards for r in self._turn_away(number)]
             return [*self._answers(replies, now_ns), *self._set_pulls_timer()]
         if name == membership.TIMER:
             return self.membership.on_timer(now_ns)
@@ -166,12 +169,14 @@ class Node:
 
     def _look(self, now_ns: int) -> list[Effect]:
         """The view or the membership has changed: serve what is ours, coordinate if elected."""
-        problems = [Log("error", "bad record in etcd", {"error": text}) for text in self.view.problems]
+        problems = [
+            Log("error", "bad record in etcd", {"error": text}) for text in self.view.problems
+        ]
         self.view.problems.clear()
         lease = self.membership.lease if self.membership.state == "member" else 0
-        return [*problems, *self._assign(), *self.controller.look(lease, now_ns)]
+        return [*problems, *self._assign(now_ns), *self.controller.look(lease, now_ns)]
 
-    def _assign(self) -> list[Effect]:
+    def _assign(self, now_ns: int) -> list[Effect]:
         """Begin to serve the shards whose primary is this process; drop the others."""
         config, me = self.view.config, self.settings.record
         if config is None:
@@ -182,6 +187,7 @@ class Node:
             if record.primary == me.server and record.primary_process == me.process:
                 mine[record.shard] = record.epoch
         for number in sorted(set(self.shards) - set(mine)):
+            effects += self._answers(self._turn_away(number), now_ns)
             del self.shards[number]
             effects.append(Log("warning", "shard dropped", {"shard": number}))
         for number in sorted(set(mine) - set(self.shards)):
@@ -241,6 +247,11 @@ class Node:
         text = f"{me} does not serve it" if allowed else f"{me} has no valid lease at the moment"
         return PartAnswer(shard, Status.NOT_OWNER, NOWHERE, text=text.encode())
 
+    def _turn_away(self, number: int) -> list[Reply]:
+        """Answers to the waiting pulls of a shard that we may not answer for any more."""
+        pulls = self.shards[number].waiting.take_all()
+        return [Reply(pull.origin, self._not_owner(number, allowed=False)) for pull in pulls]
+
     def _set_pulls_timer(self) -> list[Effect]:
         """Wake up when the first waiting pull gives up."""
         deadlines = [shard.waiting.next_deadline_ns() for shard in self.shards.values()]
@@ -255,13 +266,11 @@ class Node:
         grouped: dict[Origin, list[Reply]] = {}
         for reply in replies:
             grouped.setdefault(reply.origin, []).append(reply)
-        effects: list[Effect] = []
-        for origin, group in grouped.items():
-            for batch in _batches(group):
-                parts = tuple([reply.answer for reply in batch])
-                values = tuple([r.values for r in batch if r.values is not None and r.values.size])
-                effects.append(Send(origin.peer, Answer(origin.request, parts, values)))
-        return effects
+        return [
+            Send(origin.peer, _answer(origin.request, batch))
+            for origin, group in grouped.items()
+            for batch in _batches(group)
+        ]
 
     # -- inspection
 
@@ -284,3 +293,9 @@ def _batches(group: list[Reply]) -> Iterable[list[Reply]]:
     if sum([len(reply.answer.text) for reply in group]) <= ANSWER_TEXT_BYTES:
         return [group]
     return [[reply] for reply in group]
+
+
+def _answer(request: int, batch: list[Reply]) -> Answer:
+    parts = tuple([reply.answer for reply in batch])
+    values = tuple([reply.values for reply in batch if reply.values is not None])
+    return Answer(request, parts, values)

@@ -17,6 +17,8 @@ from resilient_ps.tables.dense import DenseLayout, DenseShard
 from resilient_ps.tables.sparse import SparseShard
 from resilient_ps.tables.spec import DenseSpec, TableSpec
 
+PULL_BYTES_MAX = 64 << 20  # what one shard puts into one answer
+
 
 class TableReplica:
     """The rows or blocks of one table that live on one shard.
@@ -24,7 +26,7 @@ class TableReplica:
     `writer` is the job that pushes to the table (0: none yet); one job writes at a time.
     """
 
-    __slots__ = ("_held", "spec", "text", "writer")
+    __slots__ = ("_held", "_keys_max", "spec", "text", "writer")
 
     def __init__(self, spec: TableSpec, text: str, shard: int, shards: int) -> None:
         self.spec = spec
@@ -32,12 +34,24 @@ class TableReplica:
         self.writer = 0
         self._held: DenseShard | SparseShard
         if isinstance(spec, DenseSpec):
-            self._held = DenseShard(spec, DenseLayout(spec, shards), shard)
+            layout = DenseLayout(spec, shards)
+            self._held = DenseShard(spec, layout, shard)
+            per_key = layout.elements_per_block
         else:
             self._held = SparseShard(spec)
+            per_key = spec.dim
+        self._keys_max = max(1, PULL_BYTES_MAX // (per_key * np.dtype(spec.dtype).itemsize))
 
     def pull(self, keys: Keys) -> Values:
-        """Values of these rows or blocks, one behind the other, in an array of their own."""
+        """Values of these rows or blocks, one behind the other, in an array of their own.
+
+        Raises `BadInput` for blocks of elsewhere, and for more than `PULL_BYTES_MAX`.
+        """
+        if len(keys) > self._keys_max:
+            raise BadInput(
+                f"table {self.spec.name!r}: {len(keys)} keys in one request, at most "
+                f"{self._keys_max} are possible: split it"
+            )
         return self._held.pull(keys).reshape(-1)
 
     def check(self, update: Update) -> None:

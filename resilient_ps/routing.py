@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import KeyValue
 from resilient_ps.coordinator.records import ClusterConfig, ServerRecord, ShardRecord
+from resilient_ps.errors import BadInput
 from resilient_ps.ids import NO_EPOCH, Epoch
 
 PEER_PREFIX = "server:"
@@ -56,13 +57,20 @@ class Routing:
         """Number of shards of the cluster."""
         return len(self.owners)
 
-    def peer(self, shard: int) -> str | None:
-        """The peer to send this shard's parts to, or None while nobody serves it."""
-        owner = self.owners[shard]
+    @cached_property
+    def peers(self) -> tuple[str | None, ...]:
+        """By shard: the peer to send its parts to, or None while nobody serves it."""
+        return tuple(self._peer(owner) for owner in self.owners)
+
+    def _peer(self, owner: Owner) -> str | None:
         address = self.servers.get(owner.server)
         if address is None or address.process != owner.process:
             return None
         return PEER_PREFIX + owner.server
+
+    def peer(self, shard: int) -> str | None:
+        """The peer of one shard: see `peers`."""
+        return self.peers[shard]
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -96,23 +104,35 @@ def routing_from(items: Iterable[KeyValue], keys: ClusterKeys) -> Routing | None
     Raises `BadInput` naming the etcd key whose value cannot be read.
     """
     config: ClusterConfig | None = None
-    owners: dict[int, Owner] = {}
-    servers: dict[str, Address] = {}
+    shards: list[ShardRecord] = []
+    servers: list[ServerRecord] = []
     for item in items:
         located = keys.locate(item.key)
         kind = None if located is None else located.kind
         if kind == "config":
             config = ClusterConfig.from_bytes(item.value, item.key)
         elif kind == "server":
-            server = ServerRecord.from_bytes(item.value, item.key)
-            servers[server.server] = address_of(server)
+            servers.append(ServerRecord.from_bytes(item.value, item.key))
         elif kind == "shard":
-            shard = ShardRecord.from_bytes(item.value, item.key)
-            owners[shard.shard] = Owner(shard.primary, shard.primary_process, shard.epoch)
-    if config is None:
-        return None
+            shards.append(ShardRecord.from_bytes(item.value, item.key))
+    return None if config is None else routing_of(config, shards, servers)
+
+
+def routing_of(
+    config: ClusterConfig, shards: Iterable[ShardRecord], servers: Iterable[ServerRecord]
+) -> Routing:
+    """Build the routing from the records themselves."""
+    owners = {r.shard: Owner(r.primary, r.primary_process, r.epoch) for r in shards}
     table = tuple(owners.get(shard, NOBODY) for shard in range(config.shards))
-    return Routing(config.incarnation, table, servers)
+    return Routing(config.incarnation, table, {s.server: address_of(s) for s in servers})
+
+
+def refreshed(items: Iterable[KeyValue], keys: ClusterKeys) -> Routing | None:
+    """As `routing_from`, for who has a routing already: None also when something is unreadable."""
+    try:
+        return routing_from(items, keys)
+    except BadInput:
+        return None
 
 
 def address_of(server: ServerRecord) -> Address:

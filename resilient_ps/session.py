@@ -7,7 +7,9 @@ Theory of operation. A session without a worker reads. With one it first takes i
 * `tick(c)` goes to no shard before every shard has acknowledged the pushes of c;
 * no push of c+1 goes out before every shard has acknowledged `tick(c)`. Pulls do not wait for that.
 
-So writes stand in a queue, in program order, and leave when the rules let them. Every operation has
+So writes stand in a queue, in program order, and leave when the rules let them. Under BSP a tick
+also waits for the answers to pulls of its clock: sent again after a broken connection, they would
+find a later state. Every operation has
 a number given by the caller, and ends in one `Resolved`. An operation that the caller abandons at
 its deadline is forgotten if it is a pull; a push or tick stays, and is still delivered.
 
@@ -36,7 +38,7 @@ from resilient_ps.errors import (
 from resilient_ps.ids import READER, WorkerId
 from resilient_ps.machine import Effect, Event, MessageArrived, PeerLost, TimerFired
 from resilient_ps.messages import Answer, Keys, Kind, PartAnswer, Refuse, Status
-from resilient_ps.routing import Routing, routing_from
+from resilient_ps.routing import Routing, refreshed
 from resilient_ps.scripts import RunningScript
 from resilient_ps.takeover import Settled, Step, start_worker
 
@@ -70,7 +72,6 @@ class Session:
         self._pushes: set[int] = set()  # pushes under way
         self._ticking: int | None = None
         self._takeover: tuple[int, RunningScript] | None = None
-        self._writes = 0
 
     @property
     def routing(self) -> Routing:
@@ -118,6 +119,8 @@ class Session:
         """Read at the open clock. `pieces` say where each shard's values are to be received."""
         if self.broken is not None:
             return [Resolved(op, error=self.broken)]
+        if not pieces:
+            return [Resolved(op, {})]
         call = self._call(op, Kind.PULL, tuple(pieces))
         call.table, call.keys, call.pieces = table, keys, pieces
         call.worker, call.clock, call.wait_ns = self.worker, self.clock, wait_ns
@@ -152,8 +155,12 @@ class Session:
         self._queue.append(call)
         return self._pump(now_ns)
 
-    def abandon(self, op: int) -> DeadlineExceeded:
-        """The caller waits for this operation no longer: the error to raise."""
+    def abandon(self, op: int, now_ns: int) -> list[SessionEffect]:
+        """The caller waits for this operation no longer. Resolves to `DeadlineExceeded`."""
+        error = self._forget(op)
+        return [Resolved(op, error=error), *self._pump(now_ns)]
+
+    def _forget(self, op: int) -> DeadlineExceeded:
         if self._takeover is not None and self._takeover[0] == op:
             running = self._takeover[1]
             text = running.waits_for()
@@ -186,7 +193,7 @@ class Session:
             case TimerFired(name) if name == RESEND_TIMER:
                 return [*self.calls.on_timer(now_ns)]
             case KvAnswered(ref, ReadResult() as result) if ref == ROUTING_REF:
-                return [*self.calls.on_routing(routing_from(result.items, self._keys), now_ns)]
+                return [*self.calls.on_routing(refreshed(result.items, self._keys), now_ns)]
             case KvFailed(ref) if ref == ROUTING_REF:
                 return [*self.calls.on_routing(None, now_ns)]
             case _:
@@ -208,7 +215,7 @@ class Session:
                 return [*effects, *self._break(self._error(failure), call)]
             return [*effects, Resolved(call.context, call.clock), *self._pump(now_ns)]
         error = None if failure is None else self._error(failure)
-        return [*effects, Resolved(call.context, call.answers, error)]
+        return [*effects, Resolved(call.context, call.answers, error), *self._pump(now_ns)]
 
     def _look_at_takeover(self, effects: list[Effect]) -> list[SessionEffect]:
         assert self._takeover is not None
@@ -236,6 +243,8 @@ class Session:
     def _write(self, call: Call, pieces: dict[int, Piece], now_ns: int) -> list[SessionEffect]:
         if self.broken is not None:
             return [Resolved(call.context, error=self.broken)]
+        if not pieces:
+            return [Resolved(call.context, self.clock)]
         self._n += 1
         last = self._last
         call.pieces = {
@@ -251,9 +260,10 @@ class Session:
         """Let leave what the worker's rules let leave."""
         effects: list[SessionEffect] = []
         while self._queue and self._ticking is None:
-            if self._queue[0].kind is Kind.TICK and self._pushes:
+            call = self._queue[0]
+            if call.kind is Kind.TICK and (self._pushes or self._reads(call.clock)):
                 break
-            call = self._queue.popleft()
+            self._queue.popleft()
             if call.kind is Kind.TICK:
                 self._ticking = call.number
             else:
@@ -261,10 +271,19 @@ class Session:
             effects += self.calls.start(call, now_ns)
         return effects
 
+    def _reads(self, clock: int) -> bool:
+        """BSP: is a pull of this clock under way, which must not see what the tick lets happen?"""
+        if self.job is None or not isinstance(self.job.consistency, BSP):
+            return False
+        return any(c.kind is Kind.PULL and c.clock <= clock for c in self.calls.open.values())
+
     def _break(self, error: ResilientPsError, call: Call | None = None) -> list[SessionEffect]:
         """No further operation can succeed: end all that are open."""
         self.broken = error
         ops = [] if call is None else [call.context]
+        if self._takeover is not None:
+            ops.append(self._takeover[0])
+            self._takeover = None
         ops += [
             c.context for c in [*self.calls.open.values(), *self._queue] if c.context is not None
         ]

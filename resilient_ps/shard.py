@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from resilient_ps.barrier import Update
+from resilient_ps.barrier import BARRIER_BYTES_MAX, Barrier, Update
 from resilient_ps.consistency import JobSpec
 from resilient_ps.errors import BadInput, Bug
 from resilient_ps.guards import ALL_GUARDS, Guards
@@ -37,7 +37,6 @@ from resilient_ps.waiting import Origin, WaitingPull, WaitingPulls
 TABLES_MAX = 10_000
 JOBS_MAX = 1_000
 CURSOR_BYTES_MAX = 4_096
-BARRIER_BYTES_MAX = 4 << 30
 PULL_WAIT_NS_MAX = 3_600 * 10**9
 
 
@@ -52,7 +51,15 @@ class Reply(NamedTuple):
 class Shard:
     """The primary replica of a shard."""
 
-    def __init__(self, number: int, shards: int, epoch: Epoch, guards: Guards = ALL_GUARDS) -> None:
+    def __init__(
+        self,
+        number: int,
+        shards: int,
+        epoch: Epoch,
+        guards: Guards = ALL_GUARDS,
+        *,
+        barrier_bytes_max: int = BARRIER_BYTES_MAX,
+    ) -> None:
         self.number = number
         self.epoch = epoch
         self.lsn = 0
@@ -62,6 +69,7 @@ class Shard:
         self.waiting = WaitingPulls()
         self._shards = shards
         self._guards = guards
+        self._barrier_bytes_max = barrier_bytes_max
         self._handlers = {
             Kind.OPEN_TABLE: self._on_open_table,
             Kind.DROP_TABLE: self._on_drop_table,
@@ -88,7 +96,7 @@ class Shard:
         else:
             answer = self._handlers[request.kind](request, part)
         reply = Reply(origin, answer)
-        if self.waiting.pulls and request.kind in _MOVES_CLOCKS:
+        if self.waiting and request.kind in _MOVES_CLOCKS:
             return [reply, *self.release(now_ns)]
         return [reply]
 
@@ -148,7 +156,8 @@ class Shard:
         if spec.job != request.worker.job:
             return self._no(Status.REFUSED, f"job {request.worker.job} calls itself {spec.job}")
         self._append()
-        self.jobs[spec.job] = Job(text, JobLedger(spec, self._guards))
+        barrier = Barrier(bytes_max=self._barrier_bytes_max)
+        self.jobs[spec.job] = Job(text, JobLedger(spec, self._guards), barrier)
         return self._ok()
 
     def _on_close_job(self, request: Request, part: Part) -> PartAnswer:
@@ -164,19 +173,23 @@ class Shard:
         job = self.jobs.get(request.worker.job)
         if job is None:
             return self._no_job(request)
-        verdict = job.ledger.check_fence(request.worker)
-        if verdict.status is not Status.OK:
-            return self._refuse(verdict)
-        if not verdict.repeat:
-            self._append()
-            job.ledger.record_fence(request.worker)
-        record = job.ledger.ranks[request.worker.rank]
+        ranks = job.ledger.ranks
+        if not (job.ledger.executed(request.n) and request.worker.rank in ranks):
+            verdict = job.ledger.check_fence(request.worker)
+            if verdict.status is not Status.OK:
+                return self._refuse(verdict)
+            if not verdict.repeat:
+                self._append()
+                job.ledger.record_fence(request.worker)
+        record = ranks[request.worker.rank]
         return self._ok(record.ticked, record.cursor)
 
     def _on_redo(self, request: Request, part: Part) -> PartAnswer:
         job = self.jobs.get(request.worker.job)
         if job is None:
             return self._no_job(request)
+        if job.ledger.executed(request.n):
+            return self._ok()
         verdict = job.ledger.check_redo(request.worker, request.clock)
         if verdict.status is not Status.OK:
             return self._refuse(verdict)
@@ -191,9 +204,9 @@ class Shard:
         if job is None:
             return self._no_job(request)
         rank = request.worker.rank
-        if job.ledger.check_intent(request.n).repeat:
+        if job.ledger.executed(request.n):
             record = job.ledger.ranks.get(rank)
-            return self._ok(record.started if record else 0)
+            return self._ok(record.ticked + 1 if record else 0)
         if not job.ledger.room_for(rank):
             return self._no(Status.REFUSED, "the job has as many ranks as are possible")
         self._append()
@@ -203,7 +216,7 @@ class Shard:
         job = self.jobs.get(request.worker.job)
         if job is None:
             return self._no_job(request)
-        if job.ledger.check_intent(request.n).repeat:
+        if job.ledger.executed(request.n):
             return self._ok()
         verdict = job.ledger.check_worker(request.worker)
         if verdict.status is not Status.OK:
@@ -234,9 +247,12 @@ class Shard:
         verdict = job.ledger.check_push(request.worker, push, digest)
         if verdict.status is not Status.OK:
             return self._refuse(verdict)
+        if verdict.replay:
+            self._append()
+            job.ledger.record_replay(request.worker.rank, push, digest)
         if verdict.repeat:
             return self._ok(push.n)
-        refusal = self._unfit(job, table, update)
+        refusal = self._unfit(job, table, push.clock, update)
         if refusal is not None:
             return refusal
         self._append()
@@ -248,7 +264,9 @@ class Shard:
         job.ledger.record_push(request.worker.rank, push, digest)
         return self._ok(push.n)
 
-    def _unfit(self, job: Job, table: TableReplica, update: Update) -> PartAnswer | None:
+    def _unfit(
+        self, job: Job, table: TableReplica, clock: int, update: Update
+    ) -> PartAnswer | None:
         """Why this update cannot become an entry: wrong values, another writer, no room."""
         try:
             table.check(update)
@@ -262,7 +280,7 @@ class Shard:
                 f"done, or end it with `resilient-ps job rm {other}`"
             )
             return self._no(Status.REFUSED, text)
-        if job.barrier.held_bytes + update.nbytes > BARRIER_BYTES_MAX:
+        if not job.barrier.has_room(clock, update):
             return self._no(Status.BUSY, job.waits_for(job.barrier.applied + 1))
         return None
 
@@ -355,7 +373,7 @@ class Shard:
             "shard": self.number,
             "epoch": list(self.epoch),
             "lsn": self.lsn,
-            "waiting": len(self.waiting.pulls),
+            "waiting": len(self.waiting),
             "tables": [table.status() for _, table in sorted(self.tables.items())],
             "jobs": [job.status() for _, job in sorted(self.jobs.items())],
         }

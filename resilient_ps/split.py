@@ -72,7 +72,7 @@ def split_sparse_push(routing: Routing, keys: Keys, grads: Values) -> Split:
     for shard, count in zip(routing.order, counts.tolist(), strict=True):
         if count:
             values = flat[first * dim : (first + count) * dim]
-            pieces[shard] = Piece(first, count, (values,))
+            pieces[shard] = Piece(first, count, (values,), count * dim)
             first += count
     return Split(grouped, pieces, grouped.nbytes + flat.nbytes)
 
@@ -113,7 +113,7 @@ def split_dense(
                 out = (view[start * flat.itemsize : stop * flat.itemsize],)
                 pieces[shard] = Piece(first, len(blocks), out=out)
             else:
-                pieces[shard] = Piece(first, len(blocks), (flat[start:stop],))
+                pieces[shard] = Piece(first, len(blocks), (flat[start:stop],), stop - start)
             keys.append(blocks)
             first += len(blocks)
             nbytes += (stop - start) * flat.itemsize

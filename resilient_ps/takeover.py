@@ -28,7 +28,7 @@ class Step:
     shards: tuple[int, ...]
     worker: WorkerId
     clock: int = 0
-    n: int = 0
+    n: int = 0  # of the intent that it is part of, if any
     table: int = 0
     settled: bool = False
     text: bytes = b""
@@ -47,27 +47,21 @@ Answers: TypeAlias = dict[int, PartAnswer]
 Script: TypeAlias = Generator[list[Step], Answers, Settled]
 
 
-def take_over(worker: WorkerId, shards: tuple[int, ...], *, redo: bool) -> Script:
-    """Steps (i) to (iii); `redo` under BSP."""
-    fenced = yield [Step(Kind.FENCE, shards, worker)]
+def take_over(worker: WorkerId, shards: tuple[int, ...], *, redo: bool, intent: int = 0) -> Script:
+    """Steps (i) to (iii); `redo` under BSP.
+
+    As part of an intent the steps carry its number: shards that have executed the intent only
+    answer them, so that a new coordinator can finish what its predecessor began.
+    """
+    fenced = yield [Step(Kind.FENCE, shards, worker, n=intent)]
     ticked = max(answer.value for answer in fenced.values())
     cursor = next(a.text for _, a in sorted(fenced.items()) if a.value == ticked)
     lowest = min(answer.value for answer in fenced.values())
-    missing = [
-        Step(
-            Kind.TICK,
-            tuple(shard for shard in shards if fenced[shard].value < clock),
-            worker,
-            clock,
-            settled=True,
-            text=cursor,
-        )
-        for clock in range(lowest + 1, ticked + 1)
-    ]
-    if missing:
-        yield missing
+    for clock in range(lowest + 1, ticked + 1):
+        behind = tuple(shard for shard in shards if fenced[shard].value < clock)
+        yield [Step(Kind.TICK, behind, worker, clock, intent, settled=True, text=cursor)]
     if redo:
-        yield [Step(Kind.REDO, shards, worker, ticked + 1)]
+        yield [Step(Kind.REDO, shards, worker, ticked + 1, intent)]
     return Settled(ticked, cursor)
 
 
@@ -81,7 +75,7 @@ def start_worker(
 
 def leave(number: int, worker: WorkerId, shards: tuple[int, ...], *, redo: bool) -> Script:
     """Intent `number`: take the rank over, then strike it off after its settled tick."""
-    settled = yield from take_over(worker, shards, redo=redo)
+    settled = yield from take_over(worker, shards, redo=redo, intent=number)
     yield [Step(Kind.LEAVE, shards, worker, n=number)]
     return settled
 

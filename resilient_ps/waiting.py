@@ -34,27 +34,30 @@ class WaitingPull(NamedTuple):
 class WaitingPulls:
     """The waiting pulls of one shard, at most `WAITING_MAX`."""
 
-    pulls: list[WaitingPull] = field(default_factory=list)
+    _pulls: dict[Origin, WaitingPull] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._pulls)
 
     @property
     def full(self) -> bool:
         """No further pull may wait here."""
-        return len(self.pulls) >= WAITING_MAX
+        return len(self._pulls) >= WAITING_MAX
 
     def add(self, pull: WaitingPull) -> None:
         """Wait. A repeat of the same request takes the place of the first."""
-        self.pulls = [held for held in self.pulls if held.origin != pull.origin]
-        self.pulls.append(pull)
+        self._pulls.pop(pull.origin, None)
+        self._pulls[pull.origin] = pull
 
     def take_all(self) -> list[WaitingPull]:
         """All of them, in order of arrival; the caller adds again what still has to wait."""
-        pulls, self.pulls = self.pulls, []
-        return pulls
+        pulls, self._pulls = self._pulls, {}
+        return list(pulls.values())
 
     def forget_peer(self, peer: str) -> None:
         """Nobody is there to be answered any more."""
-        self.pulls = [pull for pull in self.pulls if pull.origin.peer != peer]
+        self._pulls = {at: pull for at, pull in self._pulls.items() if at.peer != peer}
 
     def next_deadline_ns(self) -> int | None:
         """When the first of them gives up."""
-        return min((pull.deadline_ns for pull in self.pulls), default=None)
+        return min((pull.deadline_ns for pull in self._pulls.values()), default=None)

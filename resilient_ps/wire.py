@@ -25,9 +25,8 @@ from resilient_ps.frames import (
     decode_head,
     encode,
     foreign,
-    unpack_answers,
 )
-from resilient_ps.messages import NO_KEYS, Keys, Message, Values
+from resilient_ps.messages import NO_KEYS, Answer, Keys, Message, PartAnswer, Values
 
 __all__ = [
     "GREETING",
@@ -45,19 +44,18 @@ __all__ = [
     "decode_head",
     "encode",
     "place_nowhere",
-    "unpack_answers",
 ]
 
 PEEK_BYTES = 4096
 """What is received of the frame behind a large one, to learn where the rest should go. What goes
 through the scratch is copied once more."""
 
-Place = Callable[[Head, bytes], "list[memoryview] | None"]
-"""Asked once per answer with values, with its head and meta: byte views of exactly
-`head.value_bytes` bytes together to receive them in, or None for an array of their own."""
+Place = Callable[[int, "tuple[PartAnswer, ...]"], "list[memoryview] | None"]
+"""Asked once per answer with values, with the request's number and the answer's parts: byte views
+to receive the values in, of exactly their size together, or None for an array of their own."""
 
 
-def place_nowhere(head: Head, meta: bytes) -> list[memoryview] | None:
+def place_nowhere(request: int, parts: tuple[PartAnswer, ...]) -> list[memoryview] | None:
     """The default `Place`: values go into an array of their own."""
     return None
 
@@ -82,9 +80,9 @@ class FrameReader:
         # Not a bytearray: its zeros would be written, and a silent connection cost all of it.
         self._scratch = np.empty(SCRATCH_BYTES, np.uint8).data
         self._lo = self._hi = 0
-        self._window_bytes = SCRATCH_BYTES
+        self._window = self._scratch
         self._targets: list[memoryview] = []  # byte views still to be filled, last one first
-        self._frame: tuple[Head, bytes, Keys, Values | None] | None = None
+        self._frame: tuple[Head, bytes, Keys, Values | None] | Answer | None = None
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes are to be received."""
@@ -92,9 +90,10 @@ class FrameReader:
             return self._targets[-1]
         if self._lo == self._hi:
             self._lo = self._hi = 0
-        elif self._hi == SCRATCH_BYTES:
+            return self._window
+        if self._hi == SCRATCH_BYTES:
             self._compact()
-        return self._scratch[self._hi : self._hi + self._window_bytes]
+        return self._scratch[self._hi :]
 
     def received(self, count: int) -> list[Message]:
         """`count` bytes have been put into the buffer: the messages that are now whole.
@@ -109,7 +108,7 @@ class FrameReader:
                 messages.append(self._finish())
             return messages
         self._hi += count
-        while (message := self._take()) is not None:
+        while self._lo < self._hi and (message := self._take()) is not None:
             messages.append(message)
         return messages
 
@@ -120,8 +119,7 @@ class FrameReader:
         """
         have = self._hi - self._lo
         if have < HEAD_BYTES:
-            if have:
-                self._check_magic(have)
+            self._check_magic(have)
             return None
         head = decode_head(self._scratch, self._limits, self._lo)
         meta_at = self._lo + HEAD_BYTES
@@ -131,10 +129,11 @@ class FrameReader:
         meta = bytes(self._scratch[meta_at:arrays_at])
         self._lo = arrays_at
         if not (head.keys or head.value_bytes):
-            self._window_bytes = SCRATCH_BYTES
+            self._window = self._scratch
             self._limits = self._later
             return decode(head, meta, NO_KEYS, None)
-        self._window_bytes = SCRATCH_BYTES if head.payload_bytes < SCRATCH_BYTES else PEEK_BYTES
+        is_large = head.payload_bytes >= SCRATCH_BYTES
+        self._window = self._scratch[:PEEK_BYTES] if is_large else self._scratch
         if arrays_at + head.payload_bytes <= self._hi and head.kind != ANSWER_KIND:
             self._limits = self._later
             return decode(head, meta, *self._copy_arrays(head))
@@ -155,35 +154,37 @@ class FrameReader:
         return keys, values
 
     def _begin(self, head: Head, meta: bytes) -> None:
-        """Provide memory for the arrays of a frame."""
+        """Provide memory for the arrays of a frame: `_targets`, the first one last."""
+        if head.kind == ANSWER_KIND:
+            self._begin_answer(head, meta)
+            return
         keys = np.empty(head.keys, np.uint64) if head.keys else NO_KEYS
-        values, views = self._values_of(head, meta)
+        values = _empty_values(head) if head.value_bytes else None
+        self._targets = [] if values is None else [values.data.cast("B")]
         if head.keys:
-            views.append(keys.data.cast("B"))
-        self._targets = views
+            self._targets.append(keys.data.cast("B"))
         self._frame = (head, meta, keys, values)
+
+    def _begin_answer(self, head: Head, meta: bytes) -> None:
+        answer = decode(head, meta, NO_KEYS, None)
+        assert isinstance(answer, Answer)
+        placed = self._place(head.request, answer.parts)
+        if placed is None:
+            values = _empty_values(head)
+            answer.values, answer.placed = (values,), False
+            placed = [values.data.cast("B")]
+        elif sum([view.nbytes for view in placed]) != head.value_bytes:
+            raise WireError(
+                f"an answer of {head.value_bytes} bytes does not fit what was asked for"
+            )
+        self._targets = [view for view in reversed(placed) if view.nbytes]
+        self._frame = answer
 
     def _check_magic(self, have: int) -> None:
         """Refuse strangers as early as possible: theirs may be less than a head."""
         start = bytes(self._scratch[self._lo : self._lo + min(have, len(MAGIC))])
         if not MAGIC.startswith(start):
             raise foreign(start)
-
-    def _values_of(self, head: Head, meta: bytes) -> tuple[Values | None, list[memoryview]]:
-        """An array for the values, and the views to fill: last one first."""
-        if not head.value_bytes:
-            return None, []
-        if head.kind == ANSWER_KIND:
-            placed = self._place(head, meta)
-            if placed is not None:
-                if sum(view.nbytes for view in placed) != head.value_bytes:
-                    raise WireError(
-                        f"an answer of {head.value_bytes} bytes does not fit what was asked for"
-                    )
-                return None, [view for view in reversed(placed) if view.nbytes]
-        assert head.dtype is not None  # decode_head has seen to it
-        values = np.empty(head.value_bytes // head.dtype.itemsize, head.dtype)
-        return values, [values.data.cast("B")]
 
     def _drain(self) -> None:
         """Move what the scratch holds of this frame to where it belongs."""
@@ -200,13 +201,19 @@ class FrameReader:
             self._targets.append(target[count:])
 
     def _finish(self) -> Message:
-        assert self._frame is not None
-        head, meta, keys, values = self._frame
-        self._frame = None
+        frame, self._frame = self._frame, None
         self._limits = self._later
-        return decode(head, meta, keys, values)
+        if isinstance(frame, Answer):
+            return frame
+        assert frame is not None
+        return decode(*frame)
 
     def _compact(self) -> None:
         have = self._hi - self._lo
         self._scratch[:have] = bytes(self._scratch[self._lo : self._hi])
         self._lo, self._hi = 0, have
+
+
+def _empty_values(head: Head) -> Values:
+    assert head.dtype is not None  # decode_head has seen to it
+    return np.empty(head.value_bytes // head.dtype.itemsize, head.dtype)

@@ -25,7 +25,6 @@ from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import Put, Read, ReadResult, Txn
 from resilient_ps.coordinator.records import ServerRecord
 from resilient_ps.errors import ResilientPsError
-from resilient_ps.frames import unpack_answers
 from resilient_ps.guards import ALL_GUARDS, Guards
 from resilient_ps.ids import WorkerId
 from resilient_ps.machine import Event
@@ -84,7 +83,14 @@ class Wait:
     ns: int
 
 
-Operation: TypeAlias = Pull | Push | Tune | Tick | Wait
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Operations that are begun at once, in this order. The result is that of the last pull."""
+
+    operations: tuple[Any, ...]
+
+
+Operation: TypeAlias = Pull | Push | Tune | Tick | Wait | Together
 Program: TypeAlias = Callable[["SimWorker"], Generator[Operation, Any, None]]
 
 
@@ -94,14 +100,14 @@ class SimWorker:
     def __init__(self, world: World, routing: Routing, name: str, program: Program) -> None:
         self.world = world
         self.session = Session(world.cluster, routing)
-        self.process = world.add(Process(world, name, self, self._place))
+        self.process = world.add(Process(world, name, self, self.session.calls.places))
         self.process.other = self._on_resolved
         self.finished = False
         self.error: ResilientPsError | None = None
         self._program = program
         self._running: Generator[Operation, Any, None] | None = None
         self._ops = 0
-        self._finish: tuple[SparsePull | None, Any] = (None, None)
+        self._finish: list[tuple[SparsePull | None, Any]] = []
         self._left = 0
 
     @property
@@ -129,9 +135,6 @@ class SimWorker:
         self._left = 1
         self.process.perform(list(self.session.broadcast(0, step, self.world.now_ns)))
 
-    def _place(self, head: Any, meta: bytes) -> list[memoryview] | None:
-        return self.session.calls.places(head.request, unpack_answers(meta))
-
     def _on_resolved(self, effect: Any) -> None:
         assert isinstance(effect, Resolved)
         if effect.error is not None:
@@ -140,10 +143,11 @@ class SimWorker:
         self._left -= 1
         if self._left:
             return
-        split, result = self._finish
-        if split is not None:
-            split.finish(result)
-        self._finish = (None, None)
+        result = None
+        for split, result in self._finish:
+            if split is not None:
+                split.finish(result)
+        self._finish = []
         self._next(result)
 
     def _next(self, result: Any) -> None:
@@ -155,24 +159,30 @@ class SimWorker:
         except StopIteration:
             self.finished = True
             return
-        self._perform(operation)
+        self.process.perform(self._begin(operation))
 
-    def _perform(self, operation: Operation) -> None:
+    def _begin(self, operation: Operation) -> list[Any]:
         now_ns, session, op = self.world.now_ns, self.session, 0
         effects: list[Any] = []
-        self._left = 1
+        self._left += 1
         match operation:
             case Wait(ns):
                 self.world.after(
                     ns, lambda: None if self.process.killed else self._on_resolved(Resolved(0))
                 )
+            case Together(operations):
+                self._left += len(operations) - 1
+                for each in operations:
+                    self._left -= 1
+                    effects += self._begin(each)
             case Tick(cursor):
                 effects += session.tick(op, cursor, now_ns)
             case Tune(table, rate):
                 effects += session.tune(op, table.number, rate, now_ns)
             case Pull(table, keys) if isinstance(table.spec, SparseSpec):
                 pull = split_sparse_pull(session.routing, keys, table.spec)
-                self._finish = (pull, np.empty((len(keys), table.spec.dim), table.spec.dtype))
+                rows = np.empty((len(keys), table.spec.dim), table.spec.dtype)
+                self._finish.append((pull, rows))
                 split = pull.split
                 effects += session.pull(
                     op, table.number, split.keys, split.pieces, now_ns, wait_ns=600 * SECOND_NS
@@ -181,19 +191,19 @@ class SimWorker:
                 split = split_sparse_push(session.routing, keys, grads)
                 effects += session.push(op, table.number, split.keys, split.pieces, now_ns)
             case Pull(table) | Push(table):
-                effects += self._perform_dense(operation, table, now_ns)
-        self.process.perform(effects)
+                effects += self._begin_dense(operation, table, now_ns)
+        return effects
 
-    def _perform_dense(self, operation: Pull | Push, table: TableHandle, now_ns: int) -> list[Any]:
+    def _begin_dense(self, operation: Pull | Push, table: TableHandle, now_ns: int) -> list[Any]:
         spec, session = table.spec, self.session
         assert isinstance(spec, DenseSpec)
         layout = DenseLayout(spec, session.routing.shards)
         pull = isinstance(operation, Pull)
         array = np.empty(spec.shape, spec.dtype) if isinstance(operation, Pull) else operation.grads
         splits = list(split_dense(session.routing, layout, array.reshape(-1), pull=pull))
-        self._left = len(splits)
+        self._left += len(splits) - 1
         if pull:
-            self._finish = (None, array)
+            self._finish.append((None, array))
         effects: list[Any] = []
         for split in splits:
             if pull:

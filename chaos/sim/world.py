@@ -3,7 +3,9 @@
 Everything that is performed waits in one queue, ordered by (time, order of arrival); delays come
 from a seeded generator. So the same seed gives the same run, whatever the machine it runs on.
 Messages travel as the bytes that the wire would carry. Connections behave like TCP: in order, or
-broken; a process that is killed breaks its connections and loses its memory.
+broken; a process that is killed breaks its connections and loses its memory. A connection may also
+be cut (`cut`): one end notices at once, the other a little later, and until then it still reads
+what was under way. `trace` is a hash of all that was delivered, and when.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import xxhash
 
 from resilient_ps.coordinator.kv import (
     KvAnswered,
@@ -57,10 +60,11 @@ class Runs(Protocol):
 class Connection:
     """Two ends; each has the name under which it knows the other, and a reader of its bytes."""
 
-    ends: tuple[Process, Process]
+    ends: tuple[Process, Process]  # who dialled, who listened: it may be the same process
     names: tuple[str, str]  # names[i]: what ends[i] calls the other end
     readers: tuple[FrameReader, FrameReader]
-    open: bool = True
+    number: int
+    open: list[bool] = field(default_factory=lambda: [True, True])  # for each end
     arrives_ns: list[int] = field(default_factory=lambda: [0, 0])  # last arrival at each end
 
 
@@ -135,7 +139,13 @@ class World:
         self._watches: list[tuple[int, Process, KvWatch]] = []
         self._last_event: dict[str, int] = {}  # when the last watch event reaches a process
         self._clients = 0
+        self._trace = xxhash.xxh3_64()
         self.tend_leases()
+
+    @property
+    def trace(self) -> str:
+        """A hash of everything that was delivered so far: equal runs have equal traces."""
+        return self._trace.hexdigest()
 
     def draw_bits(self, bits: int) -> int:
         """Seeded random bits for machines."""
@@ -150,10 +160,10 @@ class World:
         return process
 
     def kill(self, process: Process) -> None:
-        """SIGKILL: memory is gone, connections break."""
+        """SIGKILL: memory is gone, connections break; what was sent before may still arrive."""
         process.killed = True
-        for connection in list(process.connections.values()):
-            self._break(connection)
+        for name, connection in list(process.connections.items()):
+            self.cut(connection, first=connection.names.index(name))
 
     # -- time
 
@@ -194,13 +204,13 @@ class World:
                 self.after(self.delay_ns(), lambda: sender.step(PeerLost(peer, refused=True)))
                 return
             connection = self._dial(sender, peer, target)
-        self._transmit(connection, connection.ends.index(sender), message)
+        self._transmit(connection, connection.names.index(peer), message)
 
     def _dial(self, sender: Process, peer: str, target: Process) -> Connection:
         self._clients += 1
         name = f"client:{self._clients}"
         readers = (FrameReader(place=sender.place), FrameReader(place=target.place))
-        connection = Connection((sender, target), (peer, name), readers)
+        connection = Connection((sender, target), (peer, name), readers, self._clients)
         sender.connections[peer] = connection
         target.connections[name] = connection
         self._transmit(connection, 0, Hello(PROTOCOL, self.cluster, sender.name))
@@ -216,12 +226,13 @@ class World:
     def _arrive(self, connection: Connection, end: int, data: bytes) -> None:
         process, reader = connection.ends[end], connection.readers[end]
         view = memoryview(data)
-        while len(view) and connection.open and not process.killed:
+        while len(view) and connection.open[end] and not process.killed:
             buffer = reader.get_buffer()
             count = min(len(buffer), len(view))
             buffer[:count] = view[:count]
             view = view[count:]
             for message in reader.received(count):
+                self._note(process, data)
                 process.step(MessageArrived(connection.names[end], message))
 
     def drop(self, process: Process, peer: str) -> None:
@@ -230,15 +241,32 @@ class World:
         if connection is not None:
             self._break(connection)
 
+    def cut(self, connection: Connection, *, first: int = 0) -> None:
+        """The network breaks a connection: `first` is the end that notices at once."""
+        self._close(connection, first)
+        self.after(2 * self.delay_ns(), lambda: self._close(connection, 1 - first))
+
+    def connections(self) -> list[Connection]:
+        """All connections, in the order in which they were made."""
+        held = [c for process in self.processes.values() for c in process.connections.values()]
+        return sorted(dict.fromkeys(held), key=lambda connection: connection.number)
+
     def _break(self, connection: Connection) -> None:
-        if not connection.open:
+        self._close(connection, 0)
+        self._close(connection, 1)
+
+    def _close(self, connection: Connection, end: int) -> None:
+        if not connection.open[end]:
             return
-        connection.open = False
-        for end, name in zip(connection.ends, connection.names, strict=True):
-            if end.connections.get(name) is connection:
-                del end.connections[name]
-            lost = PeerLost(name)
-            self.after(self.delay_ns(), lambda end=end, lost=lost: end.step(lost))  # type: ignore[misc]
+        connection.open[end] = False
+        process, name = connection.ends[end], connection.names[end]
+        if process.connections.get(name) is connection:
+            del process.connections[name]
+        self.after(self.delay_ns(), lambda: process.step(PeerLost(name)))
+
+    def _note(self, process: Process, what: bytes) -> None:
+        self._trace.update(f"{self.now_ns} {process.name} ".encode())
+        self._trace.update(what)
 
     # -- etcd
 
@@ -252,6 +280,7 @@ class World:
                 event = KvAnswered(call.ref, self.kv.apply(call.request, self.now_ns))
             except ResilientPsError as error:
                 event = KvFailed(call.ref, error, unknown=False)
+            self._note(process, repr(event).encode())
             self.after(self.delay_ns(), lambda: process.step(event))
             self._tell_watchers()
 
@@ -282,6 +311,7 @@ class World:
 
     def _deliver(self, process: Process, event: Event) -> None:
         """Watch events reach a process in their order."""
+        self._note(process, repr(event).encode())
         arrives = max(self._last_event.get(process.name, 0) + 1, self.now_ns + self.delay_ns())
         self._last_event[process.name] = arrives
         self.at(arrives, lambda: process.step(event))

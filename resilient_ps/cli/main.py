@@ -1,55 +1,65 @@
-"""`resilient-ps`: all commands, and what becomes of errors."""
+"""`resilient-ps`: all commands."""
 
 from __future__ import annotations
 
 import sys
 
-import click
 import typer
 
 from resilient_ps import __version__
 from resilient_ps.cli.bench.command import bench
+from resilient_ps.cli.demo import demo
+from resilient_ps.cli.exits import run
+from resilient_ps.cli.interrupts import INTERRUPTS
+from resilient_ps.cli.job import job
+from resilient_ps.cli.local import local
+from resilient_ps.cli.options import HELP
 from resilient_ps.cli.server import server
-from resilient_ps.errors import Bug, FixTheCall, Reopen, ResilientPsError, RetryLater
-
-EXIT_CODES: tuple[tuple[type[ResilientPsError], int], ...] = (
-    (FixTheCall, 2),
-    (RetryLater, 3),
-    (Reopen, 4),
-    (Bug, 70),
-)
-EXIT_INTERRUPTED = 130
+from resilient_ps.cli.status import status
+from resilient_ps.cli.table import table
+from resilient_ps.cli.train import train
 
 app = typer.Typer(
-    help="resilient-ps: the parameter server that survives.",
+    help="""resilient-ps: the parameter server that survives.
+
+    \b
+    Try it on this machine:     resilient-ps demo
+    A cluster to play with:     resilient-ps local
+    A cluster to work with:     resilient-ps server   (on each machine, beside etcd)
+    What a cluster is doing:    resilient-ps status
+
+    Results go to standard output, logs and progress to standard error. Exit codes: 0 done, 1 a
+    verdict was negative, 2 the call was wrong, 3 something could not be reached in time, 4 this
+    process was superseded, 70 a bug, 130 interrupted.
+    """,
     no_args_is_help=True,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **HELP,
 )
+app.command()(demo)
+app.command()(local)
 app.command()(server)
+app.command()(train)
+app.command()(status)
+app.add_typer(table, name="table")
+app.add_typer(job, name="job")
 app.command()(bench)
 
 
 @app.command()
 def version() -> None:
-    """Print the version."""
+    """Print the version.
+
+    \b
+    Example:
+        resilient-ps version
+    """
     print(__version__)
 
 
 def main() -> None:
     """Run a command; errors become one line on standard error and an exit code."""
-    try:
-        code = app(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        print("interrupted", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
-    except ResilientPsError as error:
-        print(f"resilient-ps: {error}", file=sys.stderr)
-        sys.exit(next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1))
-    sys.exit(code if isinstance(code, int) else 0)
+    INTERRUPTS.install()
+    sys.exit(run(app))
 
 
 if __name__ == "__main__":

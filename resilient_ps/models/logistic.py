@@ -48,7 +48,7 @@ class LogisticRegression:
     """
 
     table: str = "logistic"
-    optimiser: Optimiser = field(default_factory=lambda: FTRL(alpha=0.05, l2=1.0))
+    optimiser: Optimiser = field(default_factory=lambda: FTRL(alpha=0.2, l2=1.0))
     reduction: Reduction = "sum"
 
     def open(self, worker: Worker) -> Table:

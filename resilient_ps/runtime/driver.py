@@ -14,7 +14,6 @@ from collections.abc import Iterable
 
 from resilient_ps.coordinator.kv import Kv, KvAnswered, KvCall, KvFailed, Read
 from resilient_ps.errors import ResilientPsError, Unavailable
-from resilient_ps.frames import Head, unpack_answers
 from resilient_ps.machine import Drop, Event, MessageArrived, PeerLost, Send, SetTimer, TimerFired
 from resilient_ps.messages import Hello, Message
 from resilient_ps.routing import PEER_PREFIX
@@ -78,8 +77,7 @@ class Driver:
         """Serve everything until this operation is resolved; at the deadline it is abandoned."""
         while op not in self._resolved:
             if not self.serve(deadline_ns):
-                error = self.session.abandon(op)
-                return Resolved(op, error=error)
+                self.perform(self.session.abandon(op, time.monotonic_ns()))
         return self._resolved.pop(op)
 
     def serve(self, deadline_ns: int) -> bool:
@@ -157,7 +155,7 @@ class Driver:
             raise Unavailable(f"{peer} has no address")
         if not self._unix_sockets:
             address = address._replace(unix_path="")
-        channel = Channel(peer, address, self._hello, self._place)
+        channel = Channel(peer, address, self._hello, self.session.calls.places)
         self._channels[peer] = channel
         self._by_fd[channel.fileno()] = channel
         self._poll.register(channel, select.POLLIN)
@@ -187,9 +185,6 @@ class Driver:
         del self._by_fd[channel.fileno()]
         del self._channels[channel.peer]
         channel.close()
-
-    def _place(self, head: Head, meta: bytes) -> list[memoryview] | None:
-        return self.session.calls.places(head.request, unpack_answers(meta))
 
 
 def deadline_after(seconds: float) -> int:

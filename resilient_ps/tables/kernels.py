@@ -41,9 +41,10 @@ from resilient_ps.tables.spec import TableSpec
 from resilient_ps.tables.steps import step, step_sum
 
 MAX_ROWS = (1 << 31) - 2
+BLOCK_KEYS = 16
 KEYS_AHEAD = 20
 ROWS_AHEAD = 12
-RING = 63  # positions share slots of scratch modulo 64, which is more than 2 * KEYS_AHEAD
+RING = 63  # positions share scratch modulo 64: more than are ever under way
 
 # Where numbers stand in `meta`; a ring of scratch for slots follows at SLOTS.
 ROWS, CREATED, INDEXABLE, ROOM, BASE, LOCATED, DIM, STRIDE, KIND, INIT_KIND, SEED, SLOTS = range(12)
@@ -102,11 +103,12 @@ def copy_run(source: Any, source_at: Int, out: Any, out_at: Int, n: Int) -> None
 
 
 @part
-def look_ahead(keys: Any, i: Int, entries: Any, mask: Int, meta: Any) -> None:
-    """Put down where to begin to look for `keys[i]`, and ask for that entry."""
-    slot = np.int64(mix(keys[i]) & np.uint64(mask))
-    meta[SLOTS + (i & RING)] = slot
-    prefetch_write(entries, 2 * slot)
+def look_ahead(keys: Any, first: Int, last: Int, entries: Any, mask: Int, meta: Any) -> None:
+    """Put down where to begin to look for some keys, and ask for those entries."""
+    for i in range(first, last):
+        slot = np.int64(mix(keys[i]) & np.uint64(mask))
+        meta[SLOTS + (i & RING)] = slot
+        prefetch_read(entries, 2 * slot)
 
 
 @part
@@ -119,13 +121,12 @@ def locate(keys: Any, n: Int, entries: Any, mask: Int, rows: Any, following: Any
     base = meta[BASE]
     count = meta[ROWS]
     begin = meta[LOCATED]
-    for i in range(begin, min(begin + KEYS_AHEAD, n)):
-        look_ahead(keys, i, entries, mask, meta)
+    look_ahead(keys, begin, min(begin + KEYS_AHEAD, n), entries, mask, meta)
     for i in range(begin, n):
         key = keys[i]
         slot = meta[SLOTS + (i & RING)]
         if i + KEYS_AHEAD < n:
-            look_ahead(keys, i + KEYS_AHEAD, entries, mask, meta)
+            look_ahead(keys, i + KEYS_AHEAD, i + KEYS_AHEAD + 1, entries, mask, meta)
         stamp = np.uint64(base + i) << _HALF
         following[i] = 0
         while True:
@@ -235,42 +236,56 @@ def push_rows(
 
 
 @part
-def find_row(keys: Any, i: Int, entries: Any, mask: Int, slab: Any, meta: Any) -> None:
-    """Put down where the row of `keys[i]` begins, negative if it is missing, and ask for it."""
-    key = keys[i]
-    slot = meta[SLOTS + (i & RING)]
-    word = entries[2 * slot + 1]
-    while word != 0 and entries[2 * slot] != key:
-        slot = (slot + 1) & mask
+def find_rows(
+    keys: Any, first: Int, last: Int, entries: Any, mask: Int, slab: Any, meta: Any
+) -> None:
+    """Put down where the rows of some keys begin, negative if missing, and ask for them."""
+    stride = meta[STRIDE]
+    lanes = lane_count(slab)
+    more_lines = meta[DIM] > lanes
+    for i in range(first, last):
+        key = keys[i]
+        slot = meta[SLOTS + (i & RING)]
         word = entries[2 * slot + 1]
-    at = (np.int64(word & _LOW) - 1) * meta[STRIDE]
-    meta[SLOTS + (i & RING)] = at
-    if at >= 0:
-        prefetch_read(slab, at)
-        if meta[DIM] > lane_count(slab):
-            prefetch_read(slab, at + lane_count(slab))
+        while word != 0 and entries[2 * slot] != key:
+            slot = (slot + 1) & mask
+            word = entries[2 * slot + 1]
+        at = (np.int64(word & _LOW) - 1) * stride
+        meta[SLOTS + (i & RING)] = at
+        prefetch_read(slab, at)  # a wrong address is ignored
+        if more_lines:
+            prefetch_read(slab, at + lanes)
+
+
+@part
+def copy_rows(keys: Any, first: Int, last: Int, slab: Any, out: Any, meta: Any, hyper: Any) -> None:
+    dim = meta[DIM]
+    seed = np.uint64(meta[SEED])
+    for i in range(first, last):
+        at = meta[SLOTS + (i & RING)]
+        if at >= 0:
+            copy_run(slab, at, out, i * dim, dim)
+        else:
+            fill_row(
+                out, i * dim, dim, keys[i], seed,
+                meta[INIT_KIND], hyper[INIT_A], hyper[INIT_B],
+            )  # fmt: skip
 
 
 @part
 def pull(
     keys: Any, n: Int, out: Any, entries: Any, mask: Int, slab: Any, meta: Any, hyper: Any
 ) -> None:
-    dim = meta[DIM]
-    seed = np.uint64(meta[SEED])
-    for i in range(-2 * KEYS_AHEAD, n):
-        if i + 2 * KEYS_AHEAD < n:
-            look_ahead(keys, i + 2 * KEYS_AHEAD, entries, mask, meta)
-        if i + KEYS_AHEAD >= 0 and i + KEYS_AHEAD < n:
-            find_row(keys, i + KEYS_AHEAD, entries, mask, slab, meta)
-        if i >= 0:
-            at = meta[SLOTS + (i & RING)]
-            if at >= 0:
-                copy_run(slab, at, out, i * dim, dim)
-            else:
-                fill_row(
-                    out, i * dim, dim, keys[i], seed,
-                    meta[INIT_KIND], hyper[INIT_A], hyper[INIT_B],
-                )  # fmt: skip
+    """Three stages, each a block of keys ahead of the next: look, find, copy."""
+    second, third = min(BLOCK_KEYS, n), min(2 * BLOCK_KEYS, n)
+    look_ahead(keys, 0, third, entries, mask, meta)
+    find_rows(keys, 0, second, entries, mask, slab, meta)
+    for first in range(0, n, BLOCK_KEYS):
+        fourth = min(third + BLOCK_KEYS, n)
+        look_ahead(keys, third, fourth, entries, mask, meta)
+        find_rows(keys, second, third, entries, mask, slab, meta)
+        copy_rows(keys, first, second, slab, out, meta, hyper)
+        second, third = third, fourth
 
 
 @kernel

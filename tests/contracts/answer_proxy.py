@@ -11,7 +11,8 @@ CHUNK_BYTES = 65_536
 
 class AnswerProxy:
     """Forwards everything, until `mute`: then requests still pass and answers are swallowed.
-    `cut` ends all connections; later ones are forwarded normally again."""
+    `cut` ends all connections, and nothing more of their answers passes; later connections are
+    forwarded normally again."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -29,7 +30,7 @@ class AnswerProxy:
     def cut(self) -> None:
         with self._lock:
             doomed, self._open = self._open, []
-            self._muted.clear()
+            self._muted = threading.Event()  # the old connections keep theirs, which stays set
         for one in doomed:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -54,8 +55,9 @@ class AnswerProxy:
                 continue
             with self._lock:
                 self._open += [client, server]
+                muted = self._muted
             self._start(self._forward, client, server, None)
-            self._start(self._forward, server, client, self._muted)
+            self._start(self._forward, server, client, muted)
 
     def _forward(
         self, source: socket.socket, sink: socket.socket, swallow: threading.Event | None

@@ -108,7 +108,8 @@ def test_kernels_work_where_nothing_can_be_written(tmp_path: Path) -> None:
     blocked = tmp_path / "no-folder"
     blocked.write_text("a file where a cache folder would be")
     (tmp_path / "__pycache__").write_text("also a file")
-    assert run_elsewhere(tmp_path, blocked)[0] == "0"
+    runs = [run_elsewhere(tmp_path, blocked)[0] for _ in range(2)]
+    assert runs == ["0", "0"], "compiled at every start"
 
 
 def test_the_stamp_covers_every_source_of_the_package() -> None:

@@ -1,0 +1,1 @@
+"""Programs for workers whose histories the checkers judge."""

@@ -1,0 +1,161 @@
+"""`resilient-ps job`: the training jobs of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from resilient_ps.cli.options import (
+    HELP,
+    ClusterOption,
+    DeadlineOption,
+    EtcdOption,
+    JsonOption,
+    YesOption,
+    print_json,
+)
+from resilient_ps.cli.output import confirm, console, grid, opened_catalogue
+from resilient_ps.cli.status import jobs_grid
+from resilient_ps.client.connection import connect
+from resilient_ps.client.report import JobReport, inspect_cluster
+from resilient_ps.coordinator.keys import MAX_RANK
+from resilient_ps.coordinator.runtime.etcd import EtcdKv
+from resilient_ps.errors import NotFound
+
+NameArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]
+
+job = typer.Typer(help="List, show, stop and remove jobs.", no_args_is_help=True, **HELP)
+
+
+@job.command("ls")
+def ls(
+    cluster: ClusterOption = "default",
+    etcd: EtcdOption = "127.0.0.1:2379",
+    deadline: DeadlineOption = 2.0,
+    json: JsonOption = False,
+) -> None:
+    """List the jobs, with the clocks of their slowest and fastest ranks.
+
+    \b
+    Examples:
+        resilient-ps job ls --cluster ctr
+        resilient-ps job ls --json | jq -r '.jobs[] | select(.state == "running").job'
+    """
+    jobs = _reports(etcd, cluster, deadline)
+    if json:
+        print_json({"jobs": [asdict(one) for one in jobs]})
+    else:
+        console().print(jobs_grid(jobs))
+
+
+@job.command("show")
+def show(
+    name: NameArgument,
+    cluster: ClusterOption = "default",
+    etcd: EtcdOption = "127.0.0.1:2379",
+    deadline: DeadlineOption = 2.0,
+    json: JsonOption = False,
+) -> None:
+    """Show the clock of every rank of a job.
+
+    \b
+    Examples:
+        resilient-ps job show nightly --cluster ctr
+        resilient-ps job show nightly --json | jq .clocks
+    """
+    jobs = {one.job: one for one in _reports(etcd, cluster, deadline)}
+    if name not in jobs:
+        raise NotFound(f"there is no job {name!r}; jobs: {', '.join(jobs) or '-'}")
+    found = jobs[name]
+    if json:
+        print_json(asdict(found))
+        return
+    ahead = [(r, c, c - (found.slowest or 0)) for r, c in found.clocks.items()]
+    title = f"job {name}: {found.state}, {found.consistency}, {len(found.clocks)} live ranks"
+    console().print(grid(title, ["rank", "clock", "ahead"], ahead, right="rank,clock,ahead"))
+
+
+@job.command("stop")
+def stop(
+    name: NameArgument,
+    cluster: ClusterOption = "default",
+    etcd: EtcdOption = "127.0.0.1:2379",
+    deadline: DeadlineOption = 10.0,
+    json: JsonOption = False,
+) -> None:
+    """Stop a job: its workers are refused from now on, other jobs may write its tables.
+
+    \b
+    Example:
+        resilient-ps job stop nightly --cluster ctr
+    """
+    with connect(etcd, cluster, deadline_s=deadline) as client:
+        client.end_job(name, "stopped")
+    _done("stopped", name, json=json)
+
+
+@job.command("rm")
+def rm(
+    name: NameArgument,
+    cluster: ClusterOption = "default",
+    etcd: EtcdOption = "127.0.0.1:2379",
+    deadline: DeadlineOption = 10.0,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Remove a job, so that its name can be used again. Its tables stay.
+
+    \b
+    Examples:
+        resilient-ps job rm nightly --cluster ctr
+        resilient-ps job rm nightly --yes
+    """
+    with connect(etcd, cluster, deadline_s=deadline) as client:
+        state = client.catalogue.job(name).state
+        confirm(f"remove job {name!r} ({state}) with the clocks of its ranks?", yes=yes)
+        client.remove_job(name)
+    _done("removed", name, json=json)
+
+
+@job.command("leave")
+def leave(
+    name: NameArgument,
+    rank: Annotated[int, typer.Argument(min=0, max=MAX_RANK, help="The rank that leaves.")],
+    cluster: ClusterOption = "default",
+    etcd: EtcdOption = "127.0.0.1:2379",
+    deadline: DeadlineOption = 30.0,
+    json: JsonOption = False,
+) -> None:
+    """Take a rank out of a job for good: nobody waits for it any more.
+
+    The coordinator carries it out on all shards; a process that still runs the rank is refused.
+    With BSP, what the rank pushed in its open clock is dropped.
+
+    \b
+    Example:
+        resilient-ps job leave nightly 3 --cluster ctr
+    """
+    with opened_catalogue(etcd, cluster, deadline) as catalogue:
+        intent = catalogue.propose("leave", name, rank)
+    ticked = intent.result.get("ticked")
+    if json:
+        print_json({"left": name, "rank": rank, "ticked": ticked})
+    else:
+        print(f"rank {rank} has left job {name} after clock {ticked}")
+
+
+def _reports(etcd: str, cluster: str, deadline_s: float) -> tuple[JobReport, ...]:
+    kv = EtcdKv(etcd)
+    try:
+        return inspect_cluster(kv, cluster, deadline_s=deadline_s).jobs
+    finally:
+        kv.close()
+
+
+def _done(what: str, name: str, *, json: bool) -> None:
+    if json:
+        print_json({what: name})
+    else:
+        print(f"{what} job {name}")

@@ -1,0 +1,113 @@
+"""`resilient-ps local`: a whole cluster on this machine, in the foreground."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from resilient_ps.cli.exits import EXIT_UNREACHABLE
+from resilient_ps.cli.interrupts import INTERRUPTS
+from resilient_ps.cli.options import (
+    Coordination,
+    CoordinationOption,
+    JsonOption,
+    ServersOption,
+    print_json,
+)
+from resilient_ps.cli.output import remark, shout
+from resilient_ps.runtime.local import LocalCluster
+
+POLL_S = 0.2
+IN_MEMORY = (
+    "EMBEDDED COORDINATION: no etcd is used. The coordination state is in the memory of one "
+    "process on this machine, is not replicated, and is lost when that process ends. "
+    "To keep anything, install etcd (on Debian: apt-get install etcd-server)."
+)
+
+
+def local(
+    servers: ServersOption = 3,
+    coordination: CoordinationOption = Coordination.AUTO,
+    cluster: Annotated[str, typer.Option("--cluster", help="Name of the cluster.")] = "local",
+    shards: Annotated[
+        int, typer.Option(min=0, max=1024, help="Number of shards; 0: 4 per server.")
+    ] = 0,
+    json: JsonOption = False,
+) -> None:
+    """Run a cluster on this machine until Ctrl-C, and say how to connect to it.
+
+    Everything is on loopback ports, and in a temporary folder that is removed at the end. Servers
+    and coordination end with this command, however it ends.
+
+    \b
+    Examples:
+        resilient-ps local
+        resilient-ps local --servers 2 --coordination embedded
+        resilient-ps local --json      # then read one line of JSON, and work
+    """
+    with running(LocalCluster(servers, cluster=cluster, prefer=coordination.value,
+                              flags=["--shards", str(shards)])) as processes:  # fmt: skip
+        if json:
+            print_json(_as_json(processes))
+        else:
+            _introduce(processes)
+        try:
+            _watch(processes)
+        except KeyboardInterrupt:
+            remark("stopping")
+
+
+@contextmanager
+def running(processes: LocalCluster) -> Iterator[LocalCluster]:
+    """The cluster, started; at the end nothing of it is left, whenever Ctrl-C comes."""
+    try:
+        with INTERRUPTS.held():
+            processes.start()
+        yield processes
+    finally:
+        with INTERRUPTS.held():
+            processes.stop()
+
+
+def _as_json(processes: LocalCluster) -> dict[str, Any]:
+    return {
+        "cluster": processes.cluster,
+        "etcd": ",".join(processes.endpoints),
+        "coordination": processes.coordination.kind,
+        "servers": [
+            {"server": s.name, "address": str(s.address), "pid": s.pid, "log": str(s.log)}
+            for s in processes.servers
+        ],
+    }
+
+
+def _introduce(processes: LocalCluster) -> None:
+    etcd, name = ",".join(processes.endpoints), processes.cluster
+    kind = processes.coordination.kind
+    print(f"cluster {name!r} is running: {len(processes.servers)} servers, coordination {kind}")
+    for server in processes.servers:
+        print(f"  {server.name}  {server.address}  pid {server.pid}  log {server.log}")
+    print("connect with")
+    print(f"  shell   resilient-ps status --etcd {etcd} --cluster {name}")
+    print(f'  python  client = resilient_ps.connect("{etcd}", cluster="{name}")', flush=True)
+    if kind == "embedded":
+        shout(IN_MEMORY)
+    remark("Ctrl-C ends it")
+
+
+def _watch(processes: LocalCluster) -> None:
+    """Until Ctrl-C; says so when a server dies, and ends when none is left."""
+    gone: set[str] = set()
+    while len(gone) < len(processes.servers):
+        time.sleep(POLL_S)
+        for server in processes.servers:
+            if server.name not in gone and not server.is_alive():
+                gone.add(server.name)
+                shout(f"server {server.name} has ended (exit code {server.wait()}): {server.log}")
+                remark(server.log_tail())
+    shout("no server is left")
+    raise typer.Exit(EXIT_UNREACHABLE)

@@ -1,0 +1,187 @@
+"""`resilient-ps train`: workers of a job on a cluster."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from resilient_ps.cli.options import (
+    ClusterOption,
+    ConsistencyOption,
+    EtcdOption,
+    FormatOption,
+    JsonOption,
+    print_json,
+)
+from resilient_ps.cli.plan import DEFAULT_BATCH_SIZE, Model, TrainPlan
+from resilient_ps.cli.progress import Training, Watcher
+from resilient_ps.cli.running import ServerRates, Trained, summed_up, train_together
+from resilient_ps.cli.worker import Pipe, Told, run_rank
+from resilient_ps.cli.workers import MAX_WORKERS, WorkerGroup
+from resilient_ps.client.connection import Client, connect
+from resilient_ps.consistency import parse_consistency
+from resilient_ps.data.batch import MAX_BATCH_ROWS
+from resilient_ps.errors import BadInput
+
+
+def _option(text: str, **more: Any) -> Any:
+    return typer.Option(help=text, **more)
+
+
+def train(
+    model: Annotated[Model, typer.Argument(metavar="MODEL", help="logistic, softmax or mlp.")],
+    dataset: Annotated[str, _option("File to train on; the same for all ranks.")],
+    job: Annotated[str, _option("Name of the job; the first worker creates it.")] = "train",
+    rank: Annotated[int, _option("The rank that this process runs.", min=0)] = 0,
+    of: Annotated[int, _option("How many ranks the job has.", min=1)] = 1,
+    spawn: Annotated[
+        int, _option("Run all ranks, so many, in processes here.", min=0, max=MAX_WORKERS)
+    ] = 0,
+    cluster: ClusterOption = "default",
+    etcd: EtcdOption = "127.0.0.1:2379",
+    consistency: ConsistencyOption = "ssp:3",
+    format: FormatOption = "auto",
+    label: Annotated[
+        str | None, _option("Column with the label, by name or number (csv, tsv, parquet).")
+    ] = None,
+    on_bad: Annotated[str | None, _option("What to do with bad rows: error or skip.")] = None,
+    dense: Annotated[bool, _option("Read columns as plain numbers (csv, tsv, parquet).")] = False,
+    batch_size: Annotated[
+        int, _option("Rows of a clock.", min=1, max=MAX_BATCH_ROWS)
+    ] = DEFAULT_BATCH_SIZE,
+    epochs: Annotated[int, _option("Passes over the data.", min=1)] = 1,
+    seed: Annotated[int | None, _option("Shuffle the rows (npz).", min=0)] = None,
+    table: Annotated[str | None, _option("Name of the model's table or tables.")] = None,
+    optimiser: Annotated[
+        str | None, _option("sgd, momentum, adagrad, adam or ftrl; default: as the model likes.")
+    ] = None,
+    lr: Annotated[float | None, _option("Learning rate (alpha of ftrl).")] = None,
+    beta: Annotated[float | None, _option("beta of ftrl.")] = None,
+    l1: Annotated[float | None, _option("L1 of ftrl.")] = None,
+    l2: Annotated[float | None, _option("L2 of ftrl, or of logistic on dense rows.")] = None,
+    momentum: Annotated[float | None, _option("Of the optimiser momentum.")] = None,
+    reduction: Annotated[str | None, _option("Gradients of a batch's rows: sum or mean.")] = None,
+    classes: Annotated[int | None, _option("Number of classes (softmax, mlp).")] = None,
+    hidden: Annotated[str | None, _option("Widths of the hidden layers: 64 or 128,64.")] = None,
+    deadline: Annotated[float, _option("Seconds after which a call gives up.", min=0.1)] = 30.0,
+    told: Annotated[bool, typer.Option("--told", hidden=True)] = False,
+    json: JsonOption = False,
+) -> None:
+    """Train a model on a cluster: run one rank of a job, or with --spawn all of them.
+
+    MODEL is logistic (on sparse rows, or on dense ones), softmax or mlp (on dense rows). All ranks
+    of a job are started with the same flags but --rank. A rank that was killed is started again the
+    same way, on any machine: it goes on behind the last clock that it completed.
+
+    \b
+    Examples:
+        resilient-ps train logistic --dataset clicks.svm --spawn 4
+        resilient-ps train logistic --dataset day_0.gz --format criteo \\
+            --job ctr --rank 3 --of 8 --cluster ctr --etcd 10.0.0.1:2379
+        resilient-ps train mlp --dataset digits.npz --classes 10 --hidden 64 \\
+            --consistency bsp --epochs 20 --optimiser adam --lr 0.001
+    """
+    plan = TrainPlan(
+        model=model, dataset=dataset, job=job, consistency=consistency, format=format,
+        batch_size=batch_size, epochs=epochs, table=table, optimiser=optimiser, lr=lr, beta=beta,
+        l1=l1, l2=l2, momentum=momentum, reduction=reduction, classes=classes, hidden=hidden,
+        label=label, on_bad=on_bad, dense=dense, seed=seed,
+    )  # fmt: skip
+    parse_consistency(consistency)
+    if not spawn and rank >= of:
+        raise BadInput(f"--rank {rank}: ranks are numbered from 0 to --of - 1 = {of - 1}")
+    with connect(etcd, cluster, deadline_s=deadline) as client:
+        if told:
+            run_rank(client, plan, rank, of, Pipe())
+            return
+        if spawn:
+            trained = _all_ranks(client, plan, spawn, etcd=etcd, deadline_s=deadline)
+        else:
+            trained = _one_rank(client, plan, rank, of)
+    result = {"job": job, "of": spawn or of, **_as_json(trained)}
+    if json:
+        print_json(result)
+    else:
+        print(_summary(job, trained))
+
+
+def _one_rank(client: Client, plan: TrainPlan, rank: int, of: int) -> Trained:
+    watcher = Watcher()
+    with watcher.training():
+        told = run_rank(client, plan, rank, of, _Shown(plan, rank, of, watcher))
+    return summed_up([told], told.loss if told.rows else None)
+
+
+class _Shown:
+    """Shows what this process's own rank tells."""
+
+    def __init__(self, plan: TrainPlan, rank: int, of: int, watcher: Watcher) -> None:
+        self._total = rows_to_come(plan, of, rank)
+        self._watcher = watcher
+        self._training = Training(None, time.monotonic())
+
+    def ready(self, told: Told) -> None:
+        self._training = Training(self._total, time.monotonic())
+        if told.clock > 1:
+            self._watcher.say(f"rank {told.rank} continues at clock {told.clock}")
+
+    def tell(self, told: Told) -> None:
+        self._training.take([told])
+        self._watcher.show(self._training)
+
+
+def _all_ranks(
+    client: Client, plan: TrainPlan, of: int, *, etcd: str, deadline_s: float
+) -> Trained:
+    plan.build_model(plan.open_dataset())  # refuses what is wrong before anything is started
+    watcher = Watcher()
+    rates = ServerRates(client.cluster, client)
+    with (
+        tempfile.TemporaryDirectory(prefix="resilient-ps-train-") as folder,
+        WorkerGroup(
+            plan, of, etcd=etcd, cluster=client.cluster, folder=Path(folder), deadline_s=deadline_s
+        ) as group,
+    ):
+        with watcher.stage(f"starting {of} workers") as stage:
+            group.start()
+            stage.done = f"{of} workers are ready"
+        trained = train_together(group, rates, watcher, rows_to_come(plan, of))
+    rates.close()
+    client.end_job(plan.job, "done")
+    return trained
+
+
+def rows_to_come(plan: TrainPlan, of: int, rank: int | None = None) -> int | None:
+    """About how many rows the rank, or else all of them, will train on; None if nobody knows."""
+    counts = plan.open_dataset().batches_per_rank(of, plan.batch_size, plan.epochs)
+    if counts is None:
+        return None
+    return plan.batch_size * (sum(counts) if rank is None else counts[rank])
+
+
+def _as_json(trained: Trained) -> dict[str, Any]:
+    return {
+        "samples": trained.samples,
+        "seconds": round(trained.seconds, 3),
+        "samples_per_s": round(trained.samples_per_s, 1),
+        "loss": trained.loss,
+        "ranks": [
+            {name: asdict(told)[name] for name in ("rank", "samples", "clock")}
+            for told in trained.ranks
+        ],
+    }
+
+
+def _summary(job: str, trained: Trained) -> str:
+    if not trained.samples:
+        return f"job {job}: nothing left to do, it was trained before"
+    loss = "" if trained.loss is None else f", loss at the end {trained.loss:.4f}"
+    return (
+        f"job {job}: {trained.samples:,} samples in {trained.seconds:.1f} s "
+        f"({trained.samples_per_s:,.0f} samples/s){loss}"
+    )

@@ -1,0 +1,119 @@
+"""The worker program: one rank of a job trains its part of a data set.
+
+Started by a person it shows its progress; started by `WorkerGroup` it tells it, one JSON object a
+line on standard output, says when it is ready, and begins when it gets `GO`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from resilient_ps.cli.plan import TrainPlan
+from resilient_ps.client.connection import Client
+from resilient_ps.errors import DeadlineExceeded
+from resilient_ps.models import Progress
+
+GO = signal.SIGUSR1
+GO_DEADLINE_S = 120.0
+TELL_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a worker tells of itself: `state` is ready, training or done.
+
+    `samples` and `clock` so far; `loss` is the mean over the last `rows` rows. Times are monotonic
+    seconds, which all processes of a machine share.
+    """
+
+    rank: int
+    state: str
+    samples: int = 0
+    clock: int = 0
+    rows: int = 0
+    loss: float = 0.0
+    begun_s: float = 0.0
+    at_s: float = 0.0
+
+
+class Listener(Protocol):
+    """Who is told."""
+
+    def ready(self, told: Told) -> None:
+        """All is loaded and opened; the training begins when this returns."""
+
+    def tell(self, told: Told) -> None:
+        """Progress, and at last `done`."""
+
+
+class Pipe:
+    """Tells the process that started this one; see the module."""
+
+    def ready(self, told: Told) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {GO})
+        self.tell(told)
+        if signal.sigtimedwait({GO}, GO_DEADLINE_S) is None:
+            raise DeadlineExceeded(f"nobody said go within {GO_DEADLINE_S:g} s")
+
+    def tell(self, told: Told) -> None:
+        sys.stdout.write(json.dumps(asdict(told)) + "\n")
+        sys.stdout.flush()
+
+
+class _Teller:
+    """Sums batches up, so that not every one is told."""
+
+    def __init__(self, rank: int, listener: Listener) -> None:
+        self._rank = rank
+        self._listener = listener
+        self._begun_s = self._told_s = time.monotonic()
+        self._samples = self._rows = 0
+        self._loss_sum = 0.0
+
+    def begin(self, clock: int) -> None:
+        self._listener.ready(Told(self._rank, "ready", clock=clock))
+        self._begun_s = self._told_s = time.monotonic()
+
+    def on_batch(self, progress: Progress) -> None:
+        self._samples = progress.samples
+        self._rows += progress.rows
+        self._loss_sum += progress.loss * progress.rows
+        if time.monotonic() - self._told_s >= TELL_EVERY_S:
+            self._listener.tell(self._take("training", progress.clock))
+
+    def end(self, clock: int) -> Told:
+        told = self._take("done", clock)
+        self._listener.tell(told)
+        return told
+
+    def _take(self, state: str, clock: int) -> Told:
+        rows, loss = self._rows, self._loss_sum / max(self._rows, 1)
+        self._rows, self._loss_sum = 0, 0.0
+        self._told_s = time.monotonic()
+        return Told(
+            self._rank, state, self._samples, clock, rows, loss, self._begun_s, self._told_s
+        )
+
+
+def run_rank(client: Client, plan: TrainPlan, rank: int, of: int, listener: Listener) -> Told:
+    """Train; what it told last. Continues where the rank stood, if it was run before."""
+    dataset = plan.open_dataset()
+    model = plan.build_model(dataset)
+    teller = _Teller(rank, listener)
+    with client.worker(plan.job, rank, of, plan.consistency) as worker:
+        model.open(worker)
+        teller.begin(worker.clock)
+        model.train(
+            worker,
+            dataset,
+            batch_size=plan.batch_size,
+            epochs=plan.epochs,
+            on_batch=teller.on_batch,
+        )
+        clock = worker.clock
+    return teller.end(clock)

@@ -1,0 +1,286 @@
+"""What a cluster is doing, as plain values: the answer of `resilient-ps status`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from resilient_ps.client.inspect import ServerProbe, ask_all, no_such_cluster
+from resilient_ps.coordinator.keys import ClusterKeys
+from resilient_ps.coordinator.kv import Kv
+from resilient_ps.coordinator.records import (
+    ClusterConfig,
+    IntentRecord,
+    JobRecord,
+    ServerRecord,
+    TableRecord,
+)
+from resilient_ps.coordinator.view import ClusterView
+from resilient_ps.routing import Routing, address_of, routing_from
+from resilient_ps.tables.spec import SparseSpec, TableSpec, spec_from_json
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReport:
+    """`alive`: registered in etcd under a lease. `answers`: it told us its status (else `why`).
+
+    `shards`: how many it is the primary of. `entries`: log entries of these so far.
+    """
+
+    server: str
+    alive: bool
+    answers: bool
+    why: str = ""
+    address: str = ""
+    zone: str = ""
+    weight: float = 1.0
+    pid: int | None = None
+    version: str = ""
+    shards: int = 0
+    lease_s: float | None = None
+    connections: int | None = None
+    entries: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport:
+    """`trouble` says why nobody serves it; "" where its primary lives."""
+
+    shard: int
+    primary: str
+    epoch: str
+    lsn: int | None
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """`rows` (dense: values) and `bytes` are those of the `told` shards that answered."""
+
+    table: str
+    kind: str
+    spec: str
+    rows: int
+    bytes: int
+    told: int
+    writer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """`clocks`: per rank that is live, the clock that it is in (the lowest that a shard knows)."""
+
+    job: str
+    consistency: str
+    ranks: int
+    state: str
+    clocks: dict[int, int]
+    slowest: int | None
+    fastest: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class IntentReport:
+    """A join or leave that the coordinator has not carried out yet."""
+
+    number: int
+    kind: str
+    job: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """All of it."""
+
+    cluster: str
+    cluster_id: str
+    incarnation: int
+    created_by: str
+    initial_servers: int
+    replicas: int
+    coordinator: str | None
+    servers: tuple[ServerReport, ...]
+    shards: tuple[ShardReport, ...]
+    tables: tuple[TableReport, ...]
+    jobs: tuple[JobReport, ...]
+    open_intents: tuple[IntentReport, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        """Does every shard have a live primary?"""
+        return not any(shard.trouble for shard in self.shards)
+
+
+def inspect_cluster(kv: Kv, cluster: str, *, deadline_s: float = 2.0) -> ClusterReport:
+    """Read etcd and ask every server; a server that does not answer in time is reported so.
+
+    Raises `NotFound` when there is no such cluster, `Unavailable` when etcd does not answer.
+    """
+    keys = ClusterKeys(cluster)
+    result = kv.read(keys.prefix, prefix=True, deadline_s=deadline_s)
+    view = ClusterView(keys)
+    view.load(result.items, result.revision)
+    routing = routing_from(result.items, keys)
+    if view.config is None or routing is None:
+        raise no_such_cluster(kv, keys)
+    probes = [ServerProbe(cluster, server.server, address_of(server)) for server in view.servers]
+    told = ask_all(probes, deadline_s)
+    for probe in probes:
+        probe.close()
+    return _report(view, view.config, routing, told)
+
+
+def _report(
+    view: ClusterView, config: ClusterConfig, routing: Routing, told: Mapping[str, Any]
+) -> ClusterReport:
+    shards = _told_shards(routing, told)
+    jobs = _jobs(view)
+    return ClusterReport(
+        cluster=view.keys.cluster,
+        cluster_id=config.cluster_id,
+        incarnation=config.incarnation,
+        created_by=config.created_by,
+        initial_servers=config.initial_servers,
+        replicas=config.replicas,
+        coordinator=_coordinator(view),
+        servers=_servers(view, routing, told, shards),
+        shards=tuple(_shard(routing, number, shards) for number in range(routing.shards)),
+        tables=_tables(view, shards, {job.job_id: job.name for job in jobs}),
+        jobs=tuple(_job(job, shards) for job in jobs),
+        open_intents=tuple(_intent(intent) for intent in view.open_intents),
+        problems=tuple(view.problems),
+    )
+
+
+def _told_shards(routing: Routing, told: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """By shard: what its primary says of it."""
+    shards = {}
+    for server, status in sorted(told.items()):
+        for shard in status["shards"] if isinstance(status, dict) else ():
+            if routing.owners[shard["shard"]].server == server:
+                shards[int(shard["shard"])] = shard
+    return shards
+
+
+def _coordinator(view: ClusterView) -> str | None:
+    item = view.items.get(view.keys.coordinator_leader)
+    return None if item is None else str(json.loads(item.value)["server"])
+
+
+def _servers(
+    view: ClusterView,
+    routing: Routing,
+    told: Mapping[str, Any],
+    shards: Mapping[int, dict[str, Any]],
+) -> tuple[ServerReport, ...]:
+    owned: dict[str, list[int]] = {}
+    for number, owner in enumerate(routing.owners):
+        owned.setdefault(owner.server, []).append(number)
+    entries = {
+        server: sum(int(shards[n]["lsn"]) for n in numbers if n in shards)
+        for server, numbers in owned.items()
+    }
+    reports = [
+        _server(record, told.get(record.server), len(owned.get(record.server, ())), entries)
+        for record in view.servers
+    ]
+    living = {record.server for record in view.servers}
+    for name in sorted(set(owned) - living - {""}):
+        why, count = "its lease has ended", len(owned[name])
+        reports.append(ServerReport(name, alive=False, answers=False, why=why, shards=count))
+    return tuple(reports)
+
+
+def _server(
+    record: ServerRecord, told: Any, shards: int, entries: Mapping[str, int]
+) -> ServerReport:
+    answers = isinstance(told, dict)
+    return ServerReport(
+        server=record.server,
+        alive=True,
+        answers=answers,
+        why="" if answers else str(told),
+        address=f"{record.host}:{record.port}",
+        zone=record.zone,
+        weight=record.weight,
+        pid=record.pid,
+        version=record.version,
+        shards=shards,
+        lease_s=told["lease_s"] if answers else None,
+        connections=told["connections"] if answers else None,
+        entries=entries.get(record.server, 0) if answers else None,
+    )
+
+
+def _shard(routing: Routing, number: int, shards: Mapping[int, dict[str, Any]]) -> ShardReport:
+    owner = routing.owners[number]
+    epoch = f"{owner.epoch.incarnation}.{owner.epoch.counter}"
+    trouble = "" if routing.peer(number) is not None else routing.describe(number)
+    told = shards.get(number)
+    return ShardReport(
+        number, owner.server, epoch, None if told is None else int(told["lsn"]), trouble
+    )
+
+
+def _tables(
+    view: ClusterView, shards: Mapping[int, dict[str, Any]], jobs: Mapping[int, str]
+) -> tuple[TableReport, ...]:
+    reports = []
+    for key in sorted(view.items):
+        located = view.keys.locate(key)
+        if located is not None and located.kind == "table":
+            record = TableRecord.from_bytes(view.items[key].value, key)
+            reports.append(_table(spec_from_json(record.spec_json), shards, jobs))
+    return tuple(reports)
+
+
+def _table(
+    spec: TableSpec, shards: Mapping[int, dict[str, Any]], jobs: Mapping[int, str]
+) -> TableReport:
+    parts = [t for s in shards.values() for t in s["tables"] if t["table"] == spec.name]
+    writers = {int(part["writer"]) for part in parts} - {0}
+    return TableReport(
+        table=spec.name,
+        kind="sparse" if isinstance(spec, SparseSpec) else "dense",
+        spec=spec.describe(),
+        rows=sum(int(part["rows"]) for part in parts),
+        bytes=sum(int(part["bytes"]) for part in parts),
+        told=len(parts),
+        writer=", ".join(jobs[number] for number in sorted(writers) if number in jobs) or None,
+    )
+
+
+def _jobs(view: ClusterView) -> list[JobRecord]:
+    found = [(key, view.keys.locate(key)) for key in sorted(view.items)]
+    return [
+        JobRecord.from_bytes(view.items[key].value, key)
+        for key, located in found
+        if located is not None and located.kind == "job"
+    ]
+
+
+def _job(record: JobRecord, shards: Mapping[int, dict[str, Any]]) -> JobReport:
+    ticked: dict[int, int] = {}
+    for shard in shards.values():
+        for told in shard["jobs"]:
+            if told["job"] == record.name:
+                for rank, clock in told["ticked"].items():
+                    ticked[int(rank)] = min(int(clock), ticked.get(int(rank), int(clock)))
+    clocks = {rank: clock + 1 for rank, clock in sorted(ticked.items())}
+    return JobReport(
+        job=record.name,
+        consistency=record.consistency,
+        ranks=record.ranks,
+        state=record.state,
+        clocks=clocks,
+        slowest=min(clocks.values(), default=None),
+        fastest=max(clocks.values(), default=None),
+    )
+
+
+def _intent(record: IntentRecord) -> IntentReport:
+    return IntentReport(record.number, record.kind, record.job, record.rank)
