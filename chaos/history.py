@@ -64,9 +64,7 @@ class History:
     ) -> int:
         """Record the beginning of an operation; the number is for its completion."""
         self._numbers += 1
-        self.records.append(
-            Invocation(self._numbers, process, action, rank, clock, keys, at_ns)
-        )
+        self.records.append(Invocation(self._numbers, process, action, rank, clock, keys, at_ns))
         return self._numbers
 
     def complete(

@@ -40,11 +40,23 @@ class Piece(NamedTuple):
     count: int = 0  # type: ignore[assignment]  # shadows tuple.count, which nobody needs
     values: tuple[ValueArray, ...] = ()
     elements: int = 0  # how many values these are
-    out: tuple[memoryview, ...] = ()  # PULL: where to receive the values, as bytes
+    start: int = 0  # PULL: its values are to be received in `call.out[start:stop]`
+    stop: int = 0
     prev: int = 0
 
 
 _NOTHING = Piece()
+_NOWHERE = memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A request to a table, split by shard: its keys, and each shard's piece, in routing order."""
+
+    keys: Keys
+    pieces: dict[int, Piece]
+    nbytes: int
+    out: memoryview = _NOWHERE  # of a pull: where its values are to be received, as bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +76,7 @@ class Call:
     text: bytes = b""
     keys: Keys = field(default_factory=lambda: NO_KEYS)  # of all shards, in the order of `shards`
     pieces: Mapping[int, Piece] = field(default_factory=dict)
+    out: memoryview = _NOWHERE  # PULL: where the values are to be received, as bytes
     pending: set[int] = field(default_factory=set)
     answers: dict[int, PartAnswer] = field(default_factory=dict)
     reason: dict[int, str] = field(default_factory=dict)  # why a shard has not answered yet
@@ -79,10 +92,8 @@ class Call:
 
     def failure(self) -> PartAnswer | None:
         """The first answer, by shard, that is an error."""
-        for shard in sorted(self.answers):
-            if self.answers[shard].status is not Status.OK:
-                return self.answers[shard]
-        return None
+        errors = [answer for answer in self.answers.values() if answer.status is not Status.OK]
+        return min(errors, default=None)
 
 
 class Calls:
@@ -192,13 +203,18 @@ class Calls:
         if call is None:
             return None
         views: list[memoryview] = []
+        start = stop = 0
         for part in parts:
             if part.status is not Status.OK:
                 continue
-            piece = call.pieces.get(part.shard, _NOTHING)
             if part.shard not in call.pending or part.at < self.seen[part.shard]:
                 return None
-            views.extend(piece.out)
+            piece = call.pieces.get(part.shard, _NOTHING)
+            if piece.start != stop:  # else it continues where the last one ends
+                views.append(call.out[start:stop])
+                start = piece.start
+            stop = piece.stop
+        views.append(call.out[start:stop])
         return views
 
     def waits_for(self, call: Call) -> str:

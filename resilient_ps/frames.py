@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilient_ps.errors import BadInput
-from resilient_ps.ids import Epoch, Position, WorkerId
+from resilient_ps.ids import NO_EPOCH, Epoch, Position, WorkerId
 from resilient_ps.messages import (
     NO_KEYS,
     Answer,
@@ -148,13 +148,14 @@ def _encode_request(message: Request) -> list[Any]:
 
 def _encode_answer(message: Answer) -> list[Any]:
     meta = [_ANSWER.pack(len(message.parts))]
+    texts = []
     pack = _PART_ANSWER.pack
     for shard, status, ((incarnation, counter), lsn), value, count, elements, text in message.parts:
         head = pack(shard, status, incarnation, counter, lsn, value, count, elements, len(text))
         meta.append(head)
         if text:
-            meta.append(text)
-    return _frame(ANSWER_KIND, message.request, b"".join(meta), NO_KEYS, message.values)
+            texts.append(text)
+    return _frame(ANSWER_KIND, message.request, b"".join(meta + texts), NO_KEYS, message.values)
 
 
 def _frame(
@@ -260,10 +261,13 @@ def _decode_request(head: Head, meta: bytes, keys: Keys, values: Values | None) 
         raise WireError(f"{parts_n} parts and {text_n} bytes of text are not {len(meta)} bytes")
     parts: list[Part] = []
     counts = elements_sum = 0
-    for shard, epoch, counter, lsn, prev, count, elements in _PART.iter_unpack(
+    epoch = NO_EPOCH
+    for shard, incarnation_seen, counter, lsn, prev, count, elements in _PART.iter_unpack(
         memoryview(meta)[_REQUEST.size : end]
     ):
-        position = _new(Position, (_new(Epoch, (epoch, counter)), lsn))
+        if (incarnation_seen, counter) != epoch:
+            epoch = _new(Epoch, (incarnation_seen, counter))
+        position = _new(Position, (epoch, lsn))
         parts.append(_new(Part, (shard, position, prev, count, elements)))
         counts += count
         elements_sum += elements
@@ -299,25 +303,34 @@ def _decode_answer(head: Head, meta: bytes, values: Values | None) -> Answer:
 def _unpack_answers(meta: bytes) -> tuple[tuple[PartAnswer, ...], int]:
     """The parts, and how many values they have together."""
     (parts_n,) = _ANSWER.unpack_from(meta)
-    at, parts, elements_sum = _ANSWER.size, [], 0
-    if parts_n * _PART_ANSWER.size > len(meta):
+    at = _ANSWER.size + parts_n * _PART_ANSWER.size  # the texts stand behind all parts
+    if at > len(meta):
         raise WireError(f"{parts_n} parts do not fit into {len(meta)} bytes")
-    for _ in range(parts_n):
-        (shard, code, incarnation, counter, lsn, value, count, elements, text_n) = (
-            _PART_ANSWER.unpack_from(meta, at)
-        )
+    parts: list[PartAnswer] = []
+    elements_sum, epoch = 0, NO_EPOCH
+    for (
+        shard,
+        code,
+        incarnation,
+        counter,
+        lsn,
+        value,
+        count,
+        elements,
+        text_n,
+    ) in _PART_ANSWER.iter_unpack(memoryview(meta)[_ANSWER.size : at]):
         status = _STATUS_OF.get(code)
         if status is None:
             raise WireError(f"status {code} is unknown")
-        at += _PART_ANSWER.size
-        position = _new(Position, (_new(Epoch, (incarnation, counter)), lsn))
+        if (incarnation, counter) != epoch:
+            epoch = _new(Epoch, (incarnation, counter))
         text = meta[at : at + text_n] if text_n else b""
-        fields = (shard, status, position, value, count, elements, text)
-        parts.append(_new(PartAnswer, fields))
         at += text_n
+        position = _new(Position, (epoch, lsn))
+        parts.append(_new(PartAnswer, (shard, status, position, value, count, elements, text)))
         elements_sum += elements
     if at != len(meta):
-        raise WireError(f"{parts_n} parts take {at} bytes of {len(meta)}")
+        raise WireError(f"{parts_n} parts and their texts take {at} bytes of {len(meta)}")
     return tuple(parts), elements_sum
 
 

@@ -17,6 +17,7 @@ class Guards:
     deduplication: bool = True  # a repeated push is not applied again
     fencing: bool = True  # an older incarnation of a rank is refused
     takeover_redo: bool = True  # BSP: a takeover forgets what its predecessor pushed
+    barrier: bool = True  # BSP: pushes are held back until all ranks have ticked
 
 
 ALL_GUARDS = Guards()

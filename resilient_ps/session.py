@@ -22,7 +22,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from resilient_ps.calls import RESEND_TIMER, ROUTING_REF, Call, Calls, Piece
+from resilient_ps.calls import RESEND_TIMER, ROUTING_REF, Call, Calls, Piece, Split
 from resilient_ps.consistency import BSP, JobSpec
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import KvAnswered, KvFailed, ReadResult
@@ -37,7 +37,7 @@ from resilient_ps.errors import (
 )
 from resilient_ps.ids import READER, WorkerId
 from resilient_ps.machine import Effect, Event, MessageArrived, PeerLost, TimerFired
-from resilient_ps.messages import Answer, Keys, Kind, PartAnswer, Refuse, Status
+from resilient_ps.messages import Answer, Kind, PartAnswer, Refuse, Status
 from resilient_ps.routing import Routing, refreshed
 from resilient_ps.scripts import RunningScript
 from resilient_ps.takeover import Settled, Step, start_worker
@@ -107,32 +107,21 @@ class Session:
         return [*self.calls.start(call, now_ns)]
 
     def pull(
-        self,
-        op: int,
-        table: int,
-        keys: Keys,
-        pieces: dict[int, Piece],
-        now_ns: int,
-        *,
-        wait_ns: int,
+        self, op: int, table: int, split: Split, now_ns: int, *, wait_ns: int
     ) -> list[SessionEffect]:
-        """Read at the open clock. `pieces` say where each shard's values are to be received."""
+        """Read at the open clock; values are received in `split.out`."""
         if self.broken is not None:
             return [Resolved(op, error=self.broken)]
-        if not pieces:
-            return [Resolved(op, {})]
-        call = self._call(op, Kind.PULL, tuple(pieces))
-        call.table, call.keys, call.pieces = table, keys, pieces
+        call = self._call(op, Kind.PULL, tuple(split.pieces))
+        call.table, call.keys, call.pieces, call.out = table, split.keys, split.pieces, split.out
         call.worker, call.clock, call.wait_ns = self.worker, self.clock, wait_ns
         return [*self.calls.start(call, now_ns)]
 
-    def push(
-        self, op: int, table: int, keys: Keys, pieces: dict[int, Piece], now_ns: int
-    ) -> list[SessionEffect]:
+    def push(self, op: int, table: int, split: Split, now_ns: int) -> list[SessionEffect]:
         """Write in the open clock. Resolves when all shards have acknowledged."""
-        call = self._call(op, Kind.PUSH, tuple(pieces))
-        call.table, call.keys = table, keys
-        return self._write(call, pieces, now_ns)
+        call = self._call(op, Kind.PUSH, tuple(split.pieces))
+        call.table, call.keys = table, split.keys
+        return self._write(call, split.pieces, now_ns)
 
     def tune(self, op: int, table: int, rate: float, now_ns: int) -> list[SessionEffect]:
         """Change a table's learning rate on all shards: a write like a push."""

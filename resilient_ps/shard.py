@@ -257,7 +257,7 @@ class Shard:
             return refusal
         self._append()
         table.writer = job.spec.job
-        if job.ledger.buffers:
+        if job.ledger.buffers and self._guards.barrier:
             job.barrier.hold(request.worker.rank, push.clock, update)
         else:
             table.apply(update)

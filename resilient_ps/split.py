@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resilient_ps.calls import Piece
+from resilient_ps.calls import Piece, Split
 from resilient_ps.errors import BadInput
 from resilient_ps.messages import Keys, Values
 from resilient_ps.routing import Routing
@@ -23,8 +23,9 @@ from resilient_ps.tables.dense import DenseLayout
 from resilient_ps.tables.partition import gather_rows, partition, scatter_rows
 from resilient_ps.tables.spec import DenseSpec, SparseSpec
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 KEY_BYTES = 8
+_NOWHERE = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +34,6 @@ class TableHandle:
 
     number: int
     spec: SparseSpec | DenseSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """One request's keys in the order of its shards, and each shard's piece of it."""
-
-    keys: Keys
-    pieces: dict[int, Piece]
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +73,15 @@ def split_sparse_pull(routing: Routing, keys: Keys, spec: SparseSpec) -> SparseP
     """`keys` (n,): the rows are received grouped, then scattered by `finish`."""
     order, counts, grouped = partition(keys, routing.shards, routing.rank_of_shard)
     rows = np.empty((len(keys), spec.dim), spec.dtype)
-    view, row_bytes = rows.reshape(-1).data.cast("B"), spec.dim * rows.itemsize
+    out, row_bytes = rows.data.cast("B"), spec.dim * rows.itemsize
     pieces: dict[int, Piece] = {}
     first = 0
     for shard, count in zip(routing.order, counts.tolist(), strict=True):
         if count:
-            out = (view[first * row_bytes : (first + count) * row_bytes],)
-            pieces[shard] = Piece(first, count, out=out)
-            first += count
-    return SparsePull(Split(grouped, pieces, grouped.nbytes + rows.nbytes), order, rows)
+            stop = first + count
+            pieces[shard] = Piece(first, count, (), 0, first * row_bytes, stop * row_bytes)
+            first = stop
+    return SparsePull(Split(grouped, pieces, grouped.nbytes + rows.nbytes, out), order, rows)
 
 
 def split_dense(
@@ -97,7 +89,7 @@ def split_dense(
 ) -> Iterator[Split]:
     """Requests for the whole of a dense table: to receive into `flat`, or to push it."""
     chunks = max(1, -(-flat.nbytes // CHUNK_BYTES))
-    view = flat.data.cast("B")
+    view = flat.data.cast("B") if pull else _NOWHERE
     for chunk in range(chunks):
         keys: list[Keys] = []
         pieces: dict[int, Piece] = {}
@@ -110,15 +102,15 @@ def split_dense(
             start = layout.element_slice(int(blocks[0])).start
             stop = layout.element_slice(int(blocks[-1])).stop
             if pull:
-                out = (view[start * flat.itemsize : stop * flat.itemsize],)
-                pieces[shard] = Piece(first, len(blocks), out=out)
+                where = start * flat.itemsize, stop * flat.itemsize
+                pieces[shard] = Piece(first, len(blocks), (), 0, *where)
             else:
                 pieces[shard] = Piece(first, len(blocks), (flat[start:stop],), stop - start)
             keys.append(blocks)
             first += len(blocks)
             nbytes += (stop - start) * flat.itemsize
         if pieces:
-            yield Split(np.concatenate(keys), pieces, nbytes)
+            yield Split(np.concatenate(keys), pieces, nbytes, view)
 
 
 def check_keys(spec: SparseSpec, keys: Any) -> Keys:

@@ -32,5 +32,7 @@ def check_one_hot(history: History, final: Mapping[int, int]) -> Verdict:
         held = final.get(slot, 0)
         allowed = (1,) if slot in acknowledged else (0, 1) if slot in attempted else (0,)
         if held not in allowed:
-            violations.append(f"slot {slot} holds {held}, allowed is {' or '.join(map(str, allowed))}")
+            violations.append(
+                f"slot {slot} holds {held}, allowed is {' or '.join(map(str, allowed))}"
+            )
     return judge(violations, checked=len(attempted), what="pushes")

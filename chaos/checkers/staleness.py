@@ -22,7 +22,9 @@ from resilient_ps.consistency import BSP, Consistency
 
 def check_staleness(history: History, mode: Consistency) -> Verdict:
     """`history`: pushes of key = rank, and pulls of such keys."""
-    pushes = [push for push in history.operations("push") if push.invoked.keys == (push.invoked.rank,)]
+    pushes = [
+        push for push in history.operations("push") if push.invoked.keys == (push.invoked.rank,)
+    ]
     pulls = [pull for pull in history.operations("pull") if pull.outcome == "ok"]
     violations: list[str] = []
     before: dict[str, Operation] = {}

@@ -14,16 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from resilient_ps.chaos.sim.world import SECOND_NS, Process, World
-from resilient_ps.consistency import JobSpec
+from resilient_ps.consistency import JobSpec, consistency_name
 from resilient_ps.coordinator.controller import ClusterWishes
 from resilient_ps.coordinator.keys import ClusterKeys
-from resilient_ps.coordinator.kv import Put, Read, ReadResult, Txn
-from resilient_ps.coordinator.records import ServerRecord
+from resilient_ps.coordinator.kv import Delete, Put, Read, Txn
+from resilient_ps.coordinator.records import (
+    IntentRecord,
+    JobRecord,
+    ServerRecord,
+    counter_bytes,
+    read_counter,
+)
 from resilient_ps.errors import ResilientPsError
 from resilient_ps.guards import ALL_GUARDS, Guards
 from resilient_ps.ids import WorkerId
@@ -130,6 +136,10 @@ class SimWorker:
         self._left = 1
         self.process.perform(list(self.session.open_worker(0, job, worker, self.world.now_ns)))
 
+    def read(self) -> None:
+        """Run the program as a client that is no worker."""
+        self._next(None)
+
     def broadcast(self, step: Step) -> None:
         """A request that is no worker's write."""
         self._left = 1
@@ -171,9 +181,8 @@ class SimWorker:
                     ns, lambda: None if self.process.killed else self._on_resolved(Resolved(0))
                 )
             case Together(operations):
-                self._left += len(operations) - 1
+                self._left -= 1  # each counts itself
                 for each in operations:
-                    self._left -= 1
                     effects += self._begin(each)
             case Tick(cursor):
                 effects += session.tick(op, cursor, now_ns)
@@ -184,12 +193,10 @@ class SimWorker:
                 rows = np.empty((len(keys), table.spec.dim), table.spec.dtype)
                 self._finish.append((pull, rows))
                 split = pull.split
-                effects += session.pull(
-                    op, table.number, split.keys, split.pieces, now_ns, wait_ns=600 * SECOND_NS
-                )
+                effects += session.pull(op, table.number, split, now_ns, wait_ns=600 * SECOND_NS)
             case Push(table, keys, grads) if isinstance(table.spec, SparseSpec):
                 split = split_sparse_push(session.routing, keys, grads)
-                effects += session.push(op, table.number, split.keys, split.pieces, now_ns)
+                effects += session.push(op, table.number, split, now_ns)
             case Pull(table) | Push(table):
                 effects += self._begin_dense(operation, table, now_ns)
         return effects
@@ -207,11 +214,9 @@ class SimWorker:
         effects: list[Any] = []
         for split in splits:
             if pull:
-                effects += session.pull(
-                    0, table.number, split.keys, split.pieces, now_ns, wait_ns=600 * SECOND_NS
-                )
+                effects += session.pull(0, table.number, split, now_ns, wait_ns=600 * SECOND_NS)
             else:
-                effects += session.push(0, table.number, split.keys, split.pieces, now_ns)
+                effects += session.push(0, table.number, split, now_ns)
         return effects
 
 
@@ -231,6 +236,7 @@ class SimCluster:
         self.nodes: list[Node] = []
         self.workers: list[SimWorker] = []
         self._spawned = 0
+        self._intents = 0
         for index in range(servers):
             self._add_server(f"s{index + 1}", ClusterWishes(servers, shards), guards)
         if not self.world.run_until(self._placed):
@@ -244,6 +250,21 @@ class SimCluster:
         self.nodes.append(node)
         self.world.add(Process(self.world, name, node), serves_as=name)
 
+    def add_spare(self, name: str) -> Process:
+        """One more server, which serves no shard, and is the coordinator when this returns."""
+        self._add_server(name, ClusterWishes(), ALL_GUARDS)
+        node, process = self.nodes[-1], self.world.processes[name]
+        key = self.keys.coordinator_leader
+
+        def elected() -> bool:
+            held = self.world.kv.apply(Read(key), self.world.now_ns).items
+            if held and not node.controller.elected and f'"{name}"'.encode() not in held[0].value:
+                self.world.kv.apply(Txn((), (Delete(key),)), self.world.now_ns)
+            return node.controller.elected
+
+        assert self.world.run_until(elected), "the spare server was not elected"
+        return process
+
     def _placed(self) -> bool:
         routing = self.routing()
         served = sum(len(node.shards) for node in self.nodes)
@@ -252,7 +273,6 @@ class SimCluster:
     def routing(self) -> Routing | None:
         """The routing as etcd has it now."""
         result = self.world.kv.apply(Read(self.keys.prefix, prefix=True), self.world.now_ns)
-        assert isinstance(result, ReadResult)
         return routing_from(result.items, self.keys)
 
     def create_table(self, number: int, spec: SparseSpec | DenseSpec) -> TableHandle:
@@ -279,9 +299,52 @@ class SimCluster:
         self._spawned += 1
         return SimWorker(self.world, routing, f"{name}-{self._spawned}", program)
 
+    def register(self, job: JobSpec) -> None:
+        """Write the job's record to etcd, where the coordinator looks for it."""
+        mode = consistency_name(job.consistency)
+        record = JobRecord(job.job, job.name, mode, job.ranks, "running")
+        self.put(self.keys.job(job.name), record.to_bytes())
+
+    def propose(self, kind: Literal["join", "leave"], job: JobSpec, rank: int) -> int:
+        """Write an intent to etcd, as clients do; returns its number."""
+        self._intents += 1
+        incarnation = 0
+        if kind == "leave":
+            incarnation = self.draw_incarnation(job, rank)
+        record = IntentRecord(self._intents, kind, job.name, rank, incarnation, "open")
+        self.put(self.keys.intent(self._intents), record.to_bytes())
+        return self._intents
+
+    def intent(self, number: int) -> IntentRecord:
+        """An intent as it stands in etcd."""
+        key = self.keys.intent(number)
+        (item,) = self.world.kv.apply(Read(key), self.world.now_ns).items
+        return IntentRecord.from_bytes(item.value, key)
+
+    def draw_incarnation(self, job: JobSpec, rank: int) -> int:
+        """The number of a new process of this rank."""
+        key = self.keys.rank(job.name, rank)
+        items = self.world.kv.apply(Read(key), self.world.now_ns).items
+        number = read_counter(items[0].value if items else None, key) + 1
+        self.put(key, counter_bytes(number))
+        return number
+
     def put(self, key: bytes, value: bytes) -> None:
         """Write to etcd, as a client would."""
         self.world.kv.apply(Txn((), (Put(key, value),)), self.world.now_ns)
+
+    def read(self, table: TableHandle, keys: Any = None) -> Any:
+        """What a client that is no worker pulls."""
+        found: list[Any] = []
+
+        def program(worker: SimWorker) -> Generator[Operation, Any, None]:
+            found.append((yield Pull(table, keys)))
+
+        client = self._client("reader", program)
+        client.read()
+        assert self.run([client]), "the table cannot be read"
+        assert client.error is None, client.error
+        return found[0]
 
     def run(self, workers: list[SimWorker], limit_s: float = 600.0) -> bool:
         """Run until these workers are done; False when time is over."""

@@ -29,7 +29,7 @@ from resilient_ps.coordinator.kv import (
     ReadResult,
 )
 from resilient_ps.coordinator.memory import Compacted, MemoryKv
-from resilient_ps.errors import ResilientPsError
+from resilient_ps.errors import ResilientPsError, Unavailable
 from resilient_ps.machine import (
     Drop,
     Event,
@@ -140,6 +140,7 @@ class World:
         self._last_event: dict[str, int] = {}  # when the last watch event reaches a process
         self._clients = 0
         self._trace = xxhash.xxh3_64()
+        self.kv_down = False  # etcd answers nobody
         self.tend_leases()
 
     @property
@@ -275,11 +276,16 @@ class World:
 
         def perform() -> None:
             event: Event
+            if self.kv_down:
+                error = Unavailable("etcd does not answer")
+                lost = KvFailed(call.ref, error, unknown=True)
+                self.after(SECOND_NS, lambda: process.step(lost))
+                return
             self.kv.expire(self.now_ns)
             try:
                 event = KvAnswered(call.ref, self.kv.apply(call.request, self.now_ns))
-            except ResilientPsError as error:
-                event = KvFailed(call.ref, error, unknown=False)
+            except ResilientPsError as refusal:
+                event = KvFailed(call.ref, refusal, unknown=False)
             self._note(process, repr(event).encode())
             self.after(self.delay_ns(), lambda: process.step(event))
             self._tell_watchers()
@@ -318,6 +324,7 @@ class World:
 
     def tend_leases(self, every_ns: int = SECOND_NS // 2) -> None:
         """Let leases expire while nobody asks the store for anything."""
-        self.kv.expire(self.now_ns)
-        self._tell_watchers()
+        if not self.kv_down:
+            self.kv.expire(self.now_ns)
+            self._tell_watchers()
         self.after(every_ns, self.tend_leases)

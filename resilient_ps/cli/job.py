@@ -31,6 +31,7 @@ job = typer.Typer(help="List, show, stop and remove jobs.", no_args_is_help=True
 
 @job.command("ls")
 def ls(
+    *,
     cluster: ClusterOption = "default",
     etcd: EtcdOption = "127.0.0.1:2379",
     deadline: DeadlineOption = 2.0,
@@ -52,6 +53,7 @@ def ls(
 
 @job.command("show")
 def show(
+    *,
     name: NameArgument,
     cluster: ClusterOption = "default",
     etcd: EtcdOption = "127.0.0.1:2379",
@@ -79,6 +81,7 @@ def show(
 
 @job.command("stop")
 def stop(
+    *,
     name: NameArgument,
     cluster: ClusterOption = "default",
     etcd: EtcdOption = "127.0.0.1:2379",
@@ -98,6 +101,7 @@ def stop(
 
 @job.command("rm")
 def rm(
+    *,
     name: NameArgument,
     cluster: ClusterOption = "default",
     etcd: EtcdOption = "127.0.0.1:2379",
@@ -121,6 +125,7 @@ def rm(
 
 @job.command("leave")
 def leave(
+    *,
     name: NameArgument,
     rank: Annotated[int, typer.Argument(min=0, max=MAX_RANK, help="The rank that leaves.")],
     cluster: ClusterOption = "default",

@@ -30,6 +30,7 @@ IN_MEMORY = (
 
 
 def local(
+    *,
     servers: ServersOption = 3,
     coordination: CoordinationOption = Coordination.AUTO,
     cluster: Annotated[str, typer.Option("--cluster", help="Name of the cluster.")] = "local",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +17,7 @@ HELP: dict[str, Any] = {
 }
 
 
-class Coordination(str, Enum):
+class Coordination(StrEnum):
     """Which coordination process a cluster on this machine gets."""
 
     AUTO = "auto"

@@ -1,10 +1,10 @@
-"""What a worker is to train: the flags of `train`, and the model and data set that they describe."""
+"""What a worker trains: the flags of `train`, and the model and data set that they describe."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 from resilient_ps.data import Dataset, DenseBatch, open_dataset
@@ -25,7 +25,7 @@ TEXT_TABLES = ("csv", "tsv", "parquet")  # formats with columns, which can be re
 _OF_FTRL_ONLY = ("beta", "l1")
 
 
-class Model(str, Enum):
+class Model(StrEnum):
     """The models that `train` knows."""
 
     LOGISTIC = "logistic"

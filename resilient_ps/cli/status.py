@@ -23,6 +23,7 @@ CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
 def status(
+    *,
     cluster: ClusterOption = "default",
     etcd: EtcdOption = "127.0.0.1:2379",
     watch: Annotated[bool, typer.Option("--watch", help="Again and again, until Ctrl-C.")] = False,

@@ -30,6 +30,7 @@ table = typer.Typer(help="List, show and remove tables.", no_args_is_help=True, 
 
 @table.command("ls")
 def ls(
+    *,
     cluster: ClusterOption = "default",
     etcd: EtcdOption = "127.0.0.1:2379",
     deadline: DeadlineOption = 2.0,
@@ -53,6 +54,7 @@ def ls(
 
 @table.command("show")
 def show(
+    *,
     name: NameArgument,
     cluster: ClusterOption = "default",
     etcd: EtcdOption = "127.0.0.1:2379",
@@ -84,6 +86,7 @@ def show(
 
 @table.command("rm")
 def rm(
+    *,
     name: NameArgument,
     cluster: ClusterOption = "default",
     etcd: EtcdOption = "127.0.0.1:2379",

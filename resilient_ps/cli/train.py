@@ -34,6 +34,7 @@ def _option(text: str, **more: Any) -> Any:
 
 
 def train(
+    *,
     model: Annotated[Model, typer.Argument(metavar="MODEL", help="logistic, softmax or mlp.")],
     dataset: Annotated[str, _option("File to train on; the same for all ranks.")],
     job: Annotated[str, _option("Name of the job; the first worker creates it.")] = "train",
@@ -97,7 +98,7 @@ def train(
         raise BadInput(f"--rank {rank}: ranks are numbered from 0 to --of - 1 = {of - 1}")
     with connect(etcd, cluster, deadline_s=deadline) as client:
         if told:
-            run_rank(client, plan, rank, of, Pipe())
+            run_rank(client, plan, plan.open_dataset(), rank, of, Pipe())
             return
         if spawn:
             trained = _all_ranks(client, plan, spawn, etcd=etcd, deadline_s=deadline)
@@ -111,17 +112,20 @@ def train(
 
 
 def _one_rank(client: Client, plan: TrainPlan, rank: int, of: int) -> Trained:
+    dataset = plan.open_dataset()
+    counts = dataset.batches_per_rank(of, plan.batch_size, plan.epochs)
     watcher = Watcher()
+    shown = _Shown(None if counts is None else counts[rank] * plan.batch_size, watcher)
     with watcher.training():
-        told = run_rank(client, plan, rank, of, _Shown(plan, rank, of, watcher))
+        told = run_rank(client, plan, dataset, rank, of, shown)
     return summed_up([told], told.loss if told.rows else None)
 
 
 class _Shown:
     """Shows what this process's own rank tells."""
 
-    def __init__(self, plan: TrainPlan, rank: int, of: int, watcher: Watcher) -> None:
-        self._total = rows_to_come(plan, of, rank)
+    def __init__(self, total: int | None, watcher: Watcher) -> None:
+        self._total = total
         self._watcher = watcher
         self._training = Training(None, time.monotonic())
 
@@ -138,7 +142,10 @@ class _Shown:
 def _all_ranks(
     client: Client, plan: TrainPlan, of: int, *, etcd: str, deadline_s: float
 ) -> Trained:
-    plan.build_model(plan.open_dataset())  # refuses what is wrong before anything is started
+    dataset = plan.open_dataset()
+    plan.build_model(dataset)  # refuses what is wrong before anything is started
+    counts = dataset.batches_per_rank(of, plan.batch_size, plan.epochs)
+    total = None if counts is None else sum(counts) * plan.batch_size
     watcher = Watcher()
     rates = ServerRates(client.cluster, client)
     with (
@@ -150,18 +157,10 @@ def _all_ranks(
         with watcher.stage(f"starting {of} workers") as stage:
             group.start()
             stage.done = f"{of} workers are ready"
-        trained = train_together(group, rates, watcher, rows_to_come(plan, of))
+        trained = train_together(group, rates, watcher, total)
     rates.close()
     client.end_job(plan.job, "done")
     return trained
-
-
-def rows_to_come(plan: TrainPlan, of: int, rank: int | None = None) -> int | None:
-    """About how many rows the rank, or else all of them, will train on; None if nobody knows."""
-    counts = plan.open_dataset().batches_per_rank(of, plan.batch_size, plan.epochs)
-    if counts is None:
-        return None
-    return plan.batch_size * (sum(counts) if rank is None else counts[rank])
 
 
 def _as_json(trained: Trained) -> dict[str, Any]:

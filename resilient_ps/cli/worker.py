@@ -11,15 +11,18 @@ import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
+from types import FrameType
 from typing import Protocol
 
 from resilient_ps.cli.plan import TrainPlan
 from resilient_ps.client.connection import Client
+from resilient_ps.data import Dataset
 from resilient_ps.errors import DeadlineExceeded
 from resilient_ps.models import Progress
 
 GO = signal.SIGUSR1
 GO_DEADLINE_S = 120.0
+GO_POLL_S = 0.01
 TELL_EVERY_S = 0.2
 
 
@@ -54,11 +57,21 @@ class Listener(Protocol):
 class Pipe:
     """Tells the process that started this one; see the module."""
 
+    def __init__(self) -> None:
+        self._gone = False
+        # A handler, and no mask: libraries have started threads, which would still be hit
+        signal.signal(GO, self._on_go)
+
+    def _on_go(self, number: int, frame: FrameType | None) -> None:
+        self._gone = True
+
     def ready(self, told: Told) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {GO})
         self.tell(told)
-        if signal.sigtimedwait({GO}, GO_DEADLINE_S) is None:
-            raise DeadlineExceeded(f"nobody said go within {GO_DEADLINE_S:g} s")
+        until_s = time.monotonic() + GO_DEADLINE_S
+        while not self._gone:
+            if time.monotonic() > until_s:
+                raise DeadlineExceeded(f"nobody said go within {GO_DEADLINE_S:g} s")
+            time.sleep(GO_POLL_S)
 
     def tell(self, told: Told) -> None:
         sys.stdout.write(json.dumps(asdict(told)) + "\n")
@@ -100,9 +113,10 @@ class _Teller:
         )
 
 
-def run_rank(client: Client, plan: TrainPlan, rank: int, of: int, listener: Listener) -> Told:
+def run_rank(
+    client: Client, plan: TrainPlan, dataset: Dataset, rank: int, of: int, listener: Listener
+) -> Told:
     """Train; what it told last. Continues where the rank stood, if it was run before."""
-    dataset = plan.open_dataset()
     model = plan.build_model(dataset)
     teller = _Teller(rank, listener)
     with client.worker(plan.job, rank, of, plan.consistency) as worker:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from resilient_ps.calls import Split
 from resilient_ps.client.future import Future
 from resilient_ps.errors import BadInput, FixTheCall
 from resilient_ps.runtime.driver import Driver, deadline_after
 from resilient_ps.session import SessionEffect
 from resilient_ps.split import (
     SparsePull,
-    Split,
     TableHandle,
     check_dtype,
     check_gradients,
@@ -80,9 +80,7 @@ class _Table:
             op = driver.next_op()
             now_ns = time.monotonic_ns()
             driver.perform(
-                driver.session.pull(
-                    op, self._handle.number, split.keys, split.pieces, now_ns, wait_ns=wait_ns
-                )
+                driver.session.pull(op, self._handle.number, split, now_ns, wait_ns=wait_ns)
             )
             ops.append(op)
         return ops
@@ -94,7 +92,7 @@ class _Table:
             op = driver.next_op()
             now_ns = time.monotonic_ns()
             effects: list[SessionEffect] = driver.session.push(
-                op, self._handle.number, split.keys, split.pieces, now_ns
+                op, self._handle.number, split, now_ns
             )
             driver.perform(effects)
             ops.append(op)

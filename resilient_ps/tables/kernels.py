@@ -30,12 +30,13 @@ from resilient_ps.tables.lanes import (
     lane_count,
     load,
     load_some,
+    narrow,
     prefetch_read,
     prefetch_write,
     store,
     store_some,
 )
-from resilient_ps.tables.memory import aligned_zeros
+from resilient_ps.tables.memory import CACHE_LINE_BYTES, aligned_zeros
 from resilient_ps.tables.optimisers import HYPERPARAMETERS
 from resilient_ps.tables.spec import TableSpec
 from resilient_ps.tables.steps import step, step_sum
@@ -47,7 +48,9 @@ ROWS_AHEAD = 12
 RING = 63  # positions share scratch modulo 64: more than are ever under way
 
 # Where numbers stand in `meta`; a ring of scratch for slots follows at SLOTS.
-ROWS, CREATED, INDEXABLE, ROOM, BASE, LOCATED, DIM, STRIDE, KIND, INIT_KIND, SEED, SLOTS = range(12)
+ROWS, CREATED, INDEXABLE, ROOM, BASE, LOCATED, DIM, STRIDE, LINE, KIND, INIT_KIND, SEED, SLOTS = (
+    range(13)
+)
 # Where they stand in `hyper`, after the optimiser's own.
 INIT_A, INIT_B, INITIAL_STATE = range(HYPERPARAMETERS, HYPERPARAMETERS + 3)
 
@@ -77,6 +80,7 @@ class Parameters:
         meta[INIT_KIND] = spec.initialiser.kind
         meta[SEED : SEED + 1].view(np.uint64)[0] = spec.seed
         meta[DIM] = dim
+        meta[LINE] = CACHE_LINE_BYTES // np.dtype(spec.dtype).itemsize
         hyper = np.zeros(HYPERPARAMETERS + 3)
         hyper[[INIT_A, INIT_B]] = spec.initialiser.parameters()
         hyper[INITIAL_STATE] = spec.optimiser.initial_state()
@@ -93,6 +97,9 @@ class Parameters:
 
 @part
 def copy_run(source: Any, source_at: Int, out: Any, out_at: Int, n: Int) -> None:
+    if n == 1:  # a vector under a mask would cost more
+        out[out_at] = source[source_at]
+        return
     lanes = lane_count(out)
     i = 0
     while i + lanes <= n:
@@ -184,14 +191,14 @@ def apply(
     stride = meta[STRIDE]
     kind = meta[KIND]
     created_from = meta[CREATED]
-    lanes = lane_count(slab)
+    line = meta[LINE]
     for i in range(n):
         if i + ROWS_AHEAD < n:
             soon = np.int64(rows[i + ROWS_AHEAD])
             if soon >= 0:
                 prefetch_write(slab, soon * stride)
-                if stride > lanes:
-                    prefetch_write(slab, soon * stride + lanes)
+                if stride > line:
+                    prefetch_write(slab, soon * stride + line)
         row = np.int64(rows[i])
         if row < 0:
             continue
@@ -225,10 +232,16 @@ def push_rows(
         return full
     if meta[ROWS] > meta[ROOM]:
         return ROOM_FULL
-    apply(
-        address(keys), n, address(grads), address(slab), rows, following,
-        address(meta), address(hyper), address(work),
-    )  # fmt: skip
+    if meta[DIM] < meta[LINE]:
+        apply(
+            address(keys), n, narrow(address(grads)), narrow(address(slab)), rows, following,
+            address(meta), address(hyper), narrow(address(work)),
+        )  # fmt: skip
+    else:
+        apply(
+            address(keys), n, address(grads), address(slab), rows, following,
+            address(meta), address(hyper), address(work),
+        )  # fmt: skip
     meta[CREATED] = meta[ROWS]
     meta[BASE] += n
     meta[LOCATED] = 0
@@ -241,8 +254,8 @@ def find_rows(
 ) -> None:
     """Put down where the rows of some keys begin, negative if missing, and ask for them."""
     stride = meta[STRIDE]
-    lanes = lane_count(slab)
-    more_lines = meta[DIM] > lanes
+    line = meta[LINE]
+    more_lines = meta[DIM] > line
     for i in range(first, last):
         key = keys[i]
         slot = meta[SLOTS + (i & RING)]
@@ -254,7 +267,7 @@ def find_rows(
         meta[SLOTS + (i & RING)] = at
         prefetch_read(slab, at)  # a wrong address is ignored
         if more_lines:
-            prefetch_read(slab, at + lanes)
+            prefetch_read(slab, at + line)
 
 
 @part

@@ -31,16 +31,35 @@ from numba.core.typing import templates
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
 LANE_BYTES = 64
+NARROW_BYTES = 16
 _WORD = ir.IntType(32)
 
 
 class Lanes(types.Type):
-    """The numba type of one vector of `LANE_BYTES` bytes of `dtype`."""
+    """The numba type of one vector of `count` elements of `dtype`."""
+
+    def __init__(self, dtype: Any, count: int) -> None:
+        self.dtype = dtype
+        self.count = count
+        super().__init__(name=f"Lanes({dtype}, {count})")
+
+
+class NarrowPointer(types.CPointer):
+    """The numba type of an address whose vectors have `NARROW_BYTES` bytes."""
 
     def __init__(self, dtype: Any) -> None:
-        self.dtype = dtype
-        self.count = LANE_BYTES * 8 // int(dtype.bitwidth)
-        super().__init__(name=f"Lanes({dtype})")
+        super().__init__(dtype)
+        self.name = f"Narrow({dtype})"
+
+
+register_model(NarrowPointer)(models.PointerModel)
+
+
+def lanes_of(address: Any) -> Lanes:
+    """The type of the vectors at addresses of this type."""
+    if isinstance(address, NarrowPointer):
+        return Lanes(address.dtype, NARROW_BYTES * 8 // int(address.dtype.bitwidth))
+    return Lanes(address.dtype, LANE_BYTES * 8 // int(address.dtype.bitwidth))
 
 
 def _vector_type(lanes: Any) -> ir.VectorType:
@@ -82,6 +101,18 @@ def address(typing_context: Any, array: Any) -> Any:
     return types.CPointer(array.dtype)(array), generate
 
 
+@emitted
+def narrow(typing_context: Any, address: Any) -> Any:
+    """The same address for vectors of 16 bytes: for runs of less than a wide vector, which under
+    a mask would often lie across two cache lines.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return arguments[0]
+
+    return NarrowPointer(address.dtype)(address), generate
+
+
 def _vector_pointer(builder: Any, lanes: Any, arguments: Any) -> Any:
     """To the vector at element `arguments[1]` from the address `arguments[0]`."""
     element = builder.gep(arguments[0], [arguments[1]])
@@ -91,7 +122,7 @@ def _vector_pointer(builder: Any, lanes: Any, arguments: Any) -> Any:
 @emitted
 def lane_count(typing_context: Any, address: Any) -> Any:
     """Elements of `address` in one vector; a constant of the compiled kernel."""
-    count = Lanes(address.dtype).count
+    count = lanes_of(address).count
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return context.get_constant(types.intp, count)
@@ -106,7 +137,7 @@ def _align(lanes: Any) -> int:
 @emitted
 def load(typing_context: Any, address: Any, index: Any) -> Any:
     """The vector that begins at element `index`."""
-    lanes = Lanes(address.dtype)
+    lanes = lanes_of(address)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(_vector_pointer(builder, lanes, arguments), align=_align(lanes))
@@ -117,7 +148,7 @@ def load(typing_context: Any, address: Any, index: Any) -> Any:
 @emitted
 def store(typing_context: Any, address: Any, index: Any, vector: Any) -> Any:
     """Write `vector` from element `index` on."""
-    lanes = Lanes(address.dtype)
+    lanes = lanes_of(address)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _vector_pointer(builder, lanes, arguments)
@@ -148,7 +179,7 @@ def _masked(operation: str, builder: Any, lanes: Any, arguments: Any) -> Any:
 @emitted
 def load_some(typing_context: Any, address: Any, index: Any, count: Any) -> Any:
     """As `load`, but only the first `count` elements; the others are 0 and not touched."""
-    lanes = Lanes(address.dtype)
+    lanes = lanes_of(address)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _masked("load", builder, lanes, arguments)
@@ -159,7 +190,7 @@ def load_some(typing_context: Any, address: Any, index: Any, count: Any) -> Any:
 @emitted
 def store_some(typing_context: Any, address: Any, index: Any, count: Any, vector: Any) -> Any:
     """As `store`, but only the first `count` elements; the others are not touched."""
-    lanes = Lanes(address.dtype)
+    lanes = lanes_of(address)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _masked("store", builder, lanes, arguments)
@@ -171,7 +202,7 @@ def store_some(typing_context: Any, address: Any, index: Any, count: Any, vector
 @emitted
 def spread(typing_context: Any, address: Any, value: Any) -> Any:
     """A vector for `address` whose elements all are `value` (converted to its dtype)."""
-    lanes = Lanes(address.dtype)
+    lanes = lanes_of(address)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _splat(builder, _vector_type(lanes), arguments[1])

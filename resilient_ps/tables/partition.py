@@ -16,7 +16,12 @@ from resilient_ps.hashing import MAX_SHARDS
 from resilient_ps.tables.compiled import Int, kernel, part
 from resilient_ps.tables.initialisers import mix
 from resilient_ps.tables.kernels import copy_run
-from resilient_ps.tables.lanes import address, lane_count, prefetch_read, prefetch_write
+from resilient_ps.tables.lanes import (
+    address,
+    lane_count,
+    prefetch_read,
+    prefetch_write,
+)
 
 MAX_KEYS = 1 << 31
 ROWS_AHEAD = 16

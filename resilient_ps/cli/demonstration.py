@@ -1,0 +1,175 @@
+"""What the demo does: a cluster, workers in training, an evaluation, a comparison."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import select
+import subprocess
+import sys
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from resilient_ps.cli import baseline
+from resilient_ps.cli.interrupts import INTERRUPTS
+from resilient_ps.cli.local import IN_MEMORY, running
+from resilient_ps.cli.options import Coordination
+from resilient_ps.cli.plan import TrainPlan
+from resilient_ps.cli.progress import Watcher
+from resilient_ps.cli.running import ServerRates, Trained, train_together
+from resilient_ps.cli.samples import Samples
+from resilient_ps.cli.workers import WorkerGroup
+from resilient_ps.client.connection import Client, connect
+from resilient_ps.client.tables import SparseTable
+from resilient_ps.coordinator.runtime.spawn import spawn
+from resilient_ps.errors import Unavailable
+from resilient_ps.models import Evaluation, LogisticRegression
+from resilient_ps.runtime.local import LocalCluster
+
+CLUSTER = "demo"
+DEADLINE_S = 30.0
+BASELINE_DEADLINE_S = 600.0
+LOG_TAIL_BYTES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is asked for. `compare`: with scikit-learn, whose C is `sklearn_c`."""
+
+    servers: int
+    workers: int
+    coordination: Coordination
+    plan: TrainPlan
+    sklearn_c: float
+    compare: bool
+
+
+def demonstrate(settings: Settings, samples: Samples, watcher: Watcher) -> dict[str, Any]:
+    """All of it; the result as JSON values. Nothing is left of the cluster afterwards."""
+    processes = LocalCluster(settings.servers, cluster=CLUSTER, prefer=settings.coordination.value)
+    with ExitStack() as stack:
+        with watcher.stage(f"starting {settings.servers} servers") as stage:
+            stack.enter_context(running(processes))
+            kind = processes.coordination.kind
+            stage.done = f"{settings.servers} servers are up, coordination: {kind}"
+        if kind == "embedded":
+            watcher.say(IN_MEMORY, style="bold yellow")
+        assert processes.folder is not None
+        files = _Files(processes.folder, samples)
+        etcd = ",".join(processes.endpoints)
+        client = stack.enter_context(connect(etcd, CLUSTER, deadline_s=DEADLINE_S))
+        plan = dataclasses.replace(settings.plan, dataset=str(files.train))
+        trained = _train(settings, plan, client, processes, len(samples.train), watcher)
+        found = _evaluate(client, plan, samples, watcher)
+        compared = _compare(files, settings, watcher)
+    return {
+        "samples": trained.samples,
+        "seconds": round(trained.seconds, 3),
+        "samples_per_s": round(trained.samples_per_s, 1),
+        "auc": found.auc,
+        "auc_sklearn": compared.get("auc"),
+        "logloss": found.logloss,
+        "servers": settings.servers,
+        "workers": settings.workers,
+        "coordination": kind,
+        "logloss_sklearn": compared.get("logloss"),
+        "consistency": plan.consistency,
+        "epochs": plan.epochs,
+        "batch_size": plan.batch_size,
+        "training_rows": len(samples.train),
+        "held_out_rows": len(samples.test),
+        "data": samples.what,
+    }
+
+
+class _Files:
+    """The rows as files in the cluster's folder, for the other processes."""
+
+    def __init__(self, folder: Path, samples: Samples) -> None:
+        self.folder = folder
+        self.train = folder / "train.npz"
+        self.test = folder / "test.npz"
+        samples.train.save(self.train)
+        samples.test.save(self.test)
+
+
+def _train(
+    settings: Settings,
+    plan: TrainPlan,
+    client: Client,
+    processes: LocalCluster,
+    rows: int,
+    watcher: Watcher,
+) -> Trained:
+    assert processes.folder is not None
+    etcd = ",".join(processes.endpoints)
+    with (
+        closing(ServerRates(CLUSTER, client)) as rates,
+        WorkerGroup(
+            plan,
+            settings.workers,
+            etcd=etcd,
+            cluster=CLUSTER,
+            folder=processes.folder,
+            deadline_s=DEADLINE_S,
+        ) as group,
+    ):
+        with watcher.stage(f"starting {settings.workers} workers") as stage:
+            group.start()
+            stage.done = f"{settings.workers} workers are ready"
+        trained = train_together(group, rates, watcher, rows * plan.epochs)
+    watcher.say(
+        f"trained on {trained.samples:,} samples ({plan.epochs} epochs, {plan.consistency}), "
+        f"{trained.samples_per_s:,.0f} samples/s ({trained.seconds:.1f} s)"
+    )
+    return trained
+
+
+def _evaluate(client: Client, plan: TrainPlan, samples: Samples, watcher: Watcher) -> Evaluation:
+    assert plan.table is not None
+    with watcher.stage("evaluating on the rows held out") as stage:
+        table = client.table(plan.table)
+        assert isinstance(table, SparseTable)
+        found = LogisticRegression(plan.table).evaluate(table, samples.test)
+        auc = "not defined (one class only)" if found.auc is None else f"{found.auc:.4f}"
+        stage.done = f"held out: AUC {auc}, log loss {found.logloss:.4f}"
+    return found
+
+
+def _compare(files: _Files, settings: Settings, watcher: Watcher) -> dict[str, Any]:
+    """scikit-learn on the same rows, when training is over: it takes all the processors."""
+    if not settings.compare:
+        return {}
+    if not baseline.is_installed():
+        watcher.say("scikit-learn is not installed: no comparison (pip install scikit-learn)")
+        return {}
+    with watcher.stage("scikit-learn's LogisticRegression on the same rows") as stage:
+        told = _run_baseline(files, settings.sklearn_c)
+        state = "converged" if told["converged"] else "NOT converged"
+        auc = "-" if told["auc"] is None else f"{told['auc']:.4f}"
+        stage.done = (
+            f"scikit-learn: AUC {auc}, log loss {told['logloss']:.4f}, {state} after "
+            f"{told['iterations']} iterations"
+        )
+    return told
+
+
+def _run_baseline(files: _Files, c: float) -> dict[str, Any]:
+    log = files.folder / "scikit-learn.log"
+    command = [sys.executable, "-m", "resilient_ps.cli.baseline", str(files.train)]
+    with INTERRUPTS.held():
+        process = spawn([*command, str(files.test), repr(c)], log, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        with process.stdout as output:
+            readable, _, _ = select.select([output], [], [], BASELINE_DEADLINE_S)
+            line = output.readline() if readable else b""
+    finally:
+        process.kill()
+        process.wait()
+    if not line:
+        tail = log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        raise Unavailable(f"scikit-learn gave no result: {tail or 'it took too long'}")
+    return dict(json.loads(line))
