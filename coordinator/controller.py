@@ -138,7 +138,8 @@ class Controller:
         key = self._view.keys.coordinator_leader
         if key in self._view.items:
             return []
-        return self._txn(CAMPAIGN_REF, Txn((absent(key),), (Put(key, self._me, self._lease),)))
+        txn = Txn((absent(key),), (Put(key, self._me, self._lease),))
+        return self._txn(CAMPAIGN_REF, txn, self._me)
 
     def _create_config(self) -> list[Effect]:
         key = self._view.keys.config

@@ -11,29 +11,35 @@ with ps.local_cluster(servers=2) as cluster, cluster.connect() as client:
         print(table.pull([7, 9]))
 """
 
-from resilient_ps.client.connection import Client, connect
-from resilient_ps.client.future import Future
-from resilient_ps.client.launch import local_cluster
-from resilient_ps.client.tables import DenseTable, SparseTable
-from resilient_ps.client.worker import Worker
-from resilient_ps.consistency import ASP, BSP, SSP
-from resilient_ps.errors import (
-    BadInput,
-    Bug,
-    DeadlineExceeded,
-    Fenced,
-    FixTheCall,
-    NotFound,
-    NotRepeatable,
-    Reopen,
-    ResilientPsError,
-    RetryLater,
-    RolledBack,
-    SpecMismatch,
-    Unavailable,
-)
-from resilient_ps.tables.initialisers import Constant, Normal, Uniform, Zeros
-from resilient_ps.tables.optimisers import FTRL, SGD, Adagrad, Adam, Momentum, Sum
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from resilient_ps.client.connection import Client, connect
+    from resilient_ps.client.future import Future
+    from resilient_ps.client.launch import local_cluster
+    from resilient_ps.client.tables import DenseTable, SparseTable
+    from resilient_ps.client.worker import Worker
+    from resilient_ps.consistency import ASP, BSP, SSP
+    from resilient_ps.errors import (
+        BadInput,
+        Bug,
+        DeadlineExceeded,
+        Fenced,
+        FixTheCall,
+        NotFound,
+        NotRepeatable,
+        Reopen,
+        ResilientPsError,
+        RetryLater,
+        RolledBack,
+        SpecMismatch,
+        Unavailable,
+    )
+    from resilient_ps.tables.initialisers import Constant, Normal, Uniform, Zeros
+    from resilient_ps.tables.optimisers import FTRL, SGD, Adagrad, Adam, Momentum, Sum
 
 __version__ = "0.1.0"
 
@@ -72,3 +78,28 @@ __all__ = [
     "connect",
     "local_cluster",
 ]
+
+# Imported when they are first asked for: server, coordination and load processes need few of them.
+_HOMES = {
+    "client.connection": "Client connect",
+    "client.future": "Future",
+    "client.launch": "local_cluster",
+    "client.tables": "DenseTable SparseTable",
+    "client.worker": "Worker",
+    "consistency": "ASP BSP SSP",
+    "errors": "BadInput Bug DeadlineExceeded Fenced FixTheCall NotFound NotRepeatable Reopen "
+    "ResilientPsError RetryLater RolledBack SpecMismatch Unavailable",
+    "tables.initialisers": "Constant Normal Uniform Zeros",
+    "tables.optimisers": "Adagrad Adam FTRL Momentum SGD Sum",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -112,6 +112,8 @@ class Session:
         """Read at the open clock; values are received in `split.out`."""
         if self.broken is not None:
             return [Resolved(op, error=self.broken)]
+        if not split.pieces:
+            return [Resolved(op, {})]
         call = self._call(op, Kind.PULL, tuple(split.pieces))
         call.table, call.keys, call.pieces, call.out = table, split.keys, split.pieces, split.out
         call.worker, call.clock, call.wait_ns = self.worker, self.clock, wait_ns

@@ -73,7 +73,7 @@ def split_sparse_pull(routing: Routing, keys: Keys, spec: SparseSpec) -> SparseP
     """`keys` (n,): the rows are received grouped, then scattered by `finish`."""
     order, counts, grouped = partition(keys, routing.shards, routing.rank_of_shard)
     rows = np.empty((len(keys), spec.dim), spec.dtype)
-    out, row_bytes = rows.data.cast("B"), spec.dim * rows.itemsize
+    out, row_bytes = rows.reshape(-1).view(np.uint8).data, spec.dim * rows.itemsize
     pieces: dict[int, Piece] = {}
     first = 0
     for shard, count in zip(routing.order, counts.tolist(), strict=True):

@@ -14,11 +14,11 @@ from typing import Any
 
 from resilient_ps.cli import baseline
 from resilient_ps.cli.interrupts import INTERRUPTS
-from resilient_ps.cli.local import IN_MEMORY, running
+from resilient_ps.cli.local import IN_MEMORY, load_kernels, running
 from resilient_ps.cli.options import Coordination
 from resilient_ps.cli.plan import TrainPlan
 from resilient_ps.cli.progress import Watcher
-from resilient_ps.cli.running import ServerRates, Trained, train_together
+from resilient_ps.cli.running import ServerWatch, Trained, train_together
 from resilient_ps.cli.samples import Samples
 from resilient_ps.cli.workers import WorkerGroup
 from resilient_ps.client.connection import Client, connect
@@ -50,6 +50,7 @@ def demonstrate(settings: Settings, samples: Samples, watcher: Watcher) -> dict[
     """All of it; the result as JSON values. Nothing is left of the cluster afterwards."""
     processes = LocalCluster(settings.servers, cluster=CLUSTER, prefer=settings.coordination.value)
     with ExitStack() as stack:
+        load_kernels(watcher)
         with watcher.stage(f"starting {settings.servers} servers") as stage:
             stack.enter_context(running(processes))
             kind = processes.coordination.kind
@@ -106,7 +107,7 @@ def _train(
     assert processes.folder is not None
     etcd = ",".join(processes.endpoints)
     with (
-        closing(ServerRates(CLUSTER, client)) as rates,
+        closing(ServerWatch(client, plan.job)) as servers,
         WorkerGroup(
             plan,
             settings.workers,
@@ -119,7 +120,7 @@ def _train(
         with watcher.stage(f"starting {settings.workers} workers") as stage:
             group.start()
             stage.done = f"{settings.workers} workers are ready"
-        trained = train_together(group, rates, watcher, rows * plan.epochs)
+        trained = train_together(group, servers, watcher, rows * plan.epochs)
     watcher.say(
         f"trained on {trained.samples:,} samples ({plan.epochs} epochs, {plan.consistency}), "
         f"{trained.samples_per_s:,.0f} samples/s ({trained.seconds:.1f} s)"

@@ -19,7 +19,9 @@ from resilient_ps.cli.options import (
     print_json,
 )
 from resilient_ps.cli.output import remark, shout
+from resilient_ps.cli.progress import Watcher
 from resilient_ps.runtime.local import LocalCluster
+from resilient_ps.tables.warm_up import warm_up
 
 POLL_S = 0.2
 IN_MEMORY = (
@@ -50,6 +52,7 @@ def local(
         resilient-ps local --servers 2 --coordination embedded
         resilient-ps local --json      # then read one line of JSON, and work
     """
+    load_kernels(Watcher())
     with running(LocalCluster(servers, cluster=cluster, prefer=coordination.value,
                               flags=["--shards", str(shards)])) as processes:  # fmt: skip
         if json:
@@ -60,6 +63,13 @@ def local(
             _watch(processes)
         except KeyboardInterrupt:
             remark("stopping")
+
+
+def load_kernels(watcher: Watcher) -> None:
+    """Compile them before several servers do so at once: the first time takes up to a minute."""
+    with watcher.stage("loading kernels (the first time on a machine, compiling them)") as stage:
+        warmed = warm_up()
+        stage.done = f"kernels are ready: {warmed.compiled} compiled, {warmed.loaded} loaded"
 
 
 @contextmanager

@@ -30,6 +30,7 @@ class Training:
     begun_s: float
     ranks: dict[int, Told] = field(default_factory=dict)
     server_rates: dict[str, float] = field(default_factory=dict)
+    clocks: dict[int, int] = field(default_factory=dict)  # what servers say is better than `ranks`
     loss: float | None = None
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -61,7 +62,8 @@ class Training:
         left_s = None
         if self.total is not None and rate > 0:
             left_s = max(0, self.total - samples) / rate
-        clocks = sorted((told.clock, told.rank) for told in self.ranks.values())
+        known = self.clocks or {told.rank: told.clock for told in self.ranks.values()}
+        clocks = sorted((clock, rank) for rank, clock in known.items())
         return Look(samples, self.total, rate, self.loss, clocks, now_s - self.begun_s, left_s)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from resilient_ps.cli.progress import Training, Watcher
 from resilient_ps.cli.worker import Told
@@ -31,41 +32,52 @@ class Trained:
         return self.samples / self.seconds if self.seconds > 0 else 0.0
 
 
-class ServerRates:
-    """Log entries per second of each server, from its status."""
+class ServerWatch:
+    """What the servers say of a job, asked again and again."""
 
-    def __init__(self, cluster: str, client: Client) -> None:
+    def __init__(self, client: Client, job: str) -> None:
         servers = client.routing().servers
-        self._probes = [ServerProbe(cluster, name, at) for name, at in sorted(servers.items())]
-        self._before: dict[str, int] = {}
+        self._job = job
+        self._probes = [
+            ServerProbe(client.cluster, name, at) for name, at in sorted(servers.items())
+        ]
+        self._entries: dict[str, int] = {}
         self._asked_s = 0.0
 
-    def look(self, now_s: float) -> dict[str, float] | None:
-        """The rates since the last look; None when it is too early for another."""
+    def look(self, training: Training, now_s: float) -> None:
+        """Tell the training the log entries per second of each server, and the ranks' clocks."""
         passed_s = now_s - self._asked_s
         if passed_s < ASK_SERVERS_EVERY_S:
-            return None
+            return
         told = ask_all(self._probes, ASK_DEADLINE_S)
-        entries = {
-            name: sum(int(shard["lsn"]) for shard in status["shards"])
-            for name, status in told.items()
-            if isinstance(status, dict)
+        shards = {
+            name: status["shards"] for name, status in told.items() if isinstance(status, dict)
         }
-        rates = {
-            name: (count - self._before[name]) / passed_s
+        entries = {name: sum(int(s["lsn"]) for s in held) for name, held in shards.items()}
+        training.server_rates = {
+            name: (count - self._entries[name]) / passed_s
             for name, count in entries.items()
-            if name in self._before
+            if name in self._entries
         }
-        self._before, self._asked_s = entries, now_s
-        return rates
+        training.clocks = self._clocks(shards)
+        self._entries, self._asked_s = entries, now_s
+
+    def _clocks(self, shards: dict[str, Any]) -> dict[int, int]:
+        """As one shard sees them: what several say was not true at the same moment."""
+        for held in shards.values():
+            for job in held[0]["jobs"] if held else ():
+                if job["job"] == self._job:
+                    return {int(rank): int(at) + 1 for rank, at in job["ticked"].items()}
+        return {}
 
     def close(self) -> None:
+        """Close the connections."""
         for probe in self._probes:
             probe.close()
 
 
 def train_together(
-    group: WorkerGroup, rates: ServerRates, watcher: Watcher, total: int | None
+    group: WorkerGroup, servers: ServerWatch, watcher: Watcher, total: int | None
 ) -> Trained:
     """Let all workers begin, and show how they get on. Raises what one of them failed with."""
     training = Training(total, time.monotonic())
@@ -76,7 +88,7 @@ def train_together(
             for worker in group.workers:
                 training.take(worker.fresh)
                 worker.fresh.clear()
-            training.server_rates = rates.look(time.monotonic()) or training.server_rates
+            servers.look(training, time.monotonic())
             watcher.show(training)
     return summed_up([training.ranks[rank] for rank in sorted(training.ranks)], training.loss)
 

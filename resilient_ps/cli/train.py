@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from resilient_ps.cli.options import (
 )
 from resilient_ps.cli.plan import DEFAULT_BATCH_SIZE, Model, TrainPlan
 from resilient_ps.cli.progress import Training, Watcher
-from resilient_ps.cli.running import ServerRates, Trained, summed_up, train_together
+from resilient_ps.cli.running import ServerWatch, Trained, summed_up, train_together
 from resilient_ps.cli.worker import Pipe, Told, run_rank
 from resilient_ps.cli.workers import MAX_WORKERS, WorkerGroup
 from resilient_ps.client.connection import Client, connect
@@ -147,8 +148,8 @@ def _all_ranks(
     counts = dataset.batches_per_rank(of, plan.batch_size, plan.epochs)
     total = None if counts is None else sum(counts) * plan.batch_size
     watcher = Watcher()
-    rates = ServerRates(client.cluster, client)
     with (
+        closing(ServerWatch(client, plan.job)) as servers,
         tempfile.TemporaryDirectory(prefix="resilient-ps-train-") as folder,
         WorkerGroup(
             plan, of, etcd=etcd, cluster=client.cluster, folder=Path(folder), deadline_s=deadline_s
@@ -157,8 +158,7 @@ def _all_ranks(
         with watcher.stage(f"starting {of} workers") as stage:
             group.start()
             stage.done = f"{of} workers are ready"
-        trained = train_together(group, rates, watcher, total)
-    rates.close()
+        trained = train_together(group, servers, watcher, total)
     client.end_job(plan.job, "done")
     return trained
 

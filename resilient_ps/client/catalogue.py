@@ -17,7 +17,14 @@ from resilient_ps.coordinator.records import (
     counter_bytes,
     read_counter,
 )
-from resilient_ps.errors import BadInput, DeadlineExceeded, NotFound, Reopen, SpecMismatch
+from resilient_ps.errors import (
+    BadInput,
+    DeadlineExceeded,
+    NotFound,
+    Reopen,
+    RetryLater,
+    SpecMismatch,
+)
 from resilient_ps.split import TableHandle
 from resilient_ps.tables.spec import TableSpec, spec_from_json
 
@@ -213,14 +220,21 @@ class Catalogue:
         return number, guard, Put(key, counter_bytes(number))
 
     def _until(self, what: str, attempt: Callable[[], _T | None]) -> _T:
-        """Try until it works: others may change the same keys meanwhile."""
+        """Try until it works: others may change the same keys meanwhile.
+
+        An attempt whose outcome is unknown is made again: all of them look first.
+        """
         end = time.monotonic() + self._deadline_s
+        last: RetryLater | None = None
         while True:
-            result = attempt()
+            try:
+                result = attempt()
+            except RetryLater as error:
+                result, last = None, error
             if result is not None:
                 return result
             if time.monotonic() >= end:
-                raise DeadlineExceeded(
+                raise last or DeadlineExceeded(
                     f"{what} did not end within {self._deadline_s:g} s: is a coordinator running? "
                     "(`resilient-ps status` tells)"
                 )

@@ -31,7 +31,8 @@ DENSE_LR, SPARSE_LR = 0.1, 0.3
 
 
 def dense_gradient(rank: int, clock: int, weights: Any) -> Any:
-    return np.sin(weights * np.float32(rank + 1) + np.float32(clock)).astype(np.float32)
+    offsets = np.arange(weights.size, dtype=np.float32).reshape(weights.shape)
+    return np.sin(weights * np.float32(rank + 1) + offsets + np.float32(clock))
 
 
 def sparse_keys(rank: int, clock: int) -> Any:
@@ -40,7 +41,8 @@ def sparse_keys(rank: int, clock: int) -> Any:
 
 
 def sparse_gradient(rank: int, clock: int, rows: Any) -> Any:
-    return np.cos(rows + np.float32(rank) / np.float32(clock)).astype(np.float32)
+    offsets = np.arange(rows.size, dtype=np.float32).reshape(rows.shape)
+    return np.cos(rows + offsets + np.float32(rank) / np.float32(clock))
 
 
 @dataclass

@@ -72,7 +72,7 @@ def dense_cases(sizes_mib: tuple[int, ...]) -> Iterator[Case]:
             bar = DENSE_BARS[action] if mib in (4, 16) else None
             times = max(2, 64 // mib)
             name = f"dense {mib} MiB"
-            yield Case(name, action, "bytes", dense_name(mib), 0, size, size, times, bar=bar)  # type: ignore[arg-type]
+            yield Case(name, action, "bytes", dense_name(mib), 0, size, size, times, bar=bar)
 
 
 def dense_name(mib: int) -> str:
@@ -90,7 +90,7 @@ def sparse_cases(shape: SparseShape, counts: tuple[int, ...]) -> Iterator[Case]:
                 barred = shape == SparseShape(1_000_000, 16) and window == 1
                 yield Case(
                     f"sparse {count:,} keys x {shape.dim} of {shape.rows:.0e}".replace("e+0", "e"),
-                    action,  # type: ignore[arg-type]
+                    action,
                     "rows",
                     shape.name,
                     count,

@@ -40,7 +40,7 @@ class RawPeer:
             raise Unavailable("the process for the raw measurements did not start")
         self._port = int(self._process.stdout.readline())
         self._socks = {"tcp": self._dial_tcp(), "unix": self._dial_unix()}
-        self._chunk = np.ones(CHUNK_BYTES, np.uint8)
+        self._chunk = np.ones(CHUNK_BYTES, np.uint8).data
 
     def _dial_tcp(self) -> socket.socket:
         sock = socket.create_connection(("127.0.0.1", self._port))
