@@ -64,6 +64,9 @@ class TableReplica:
             raise BadInput(
                 f"table {spec.name!r} holds {spec.dtype}, the push brings {update.values.dtype}"
             )
+        held = self._held
+        if isinstance(held, SparseShard) and len(held) + len(update.keys) > held.max_rows:
+            raise BadInput(f"table {spec.name!r} is full: {held.max_rows} rows on a shard")
         expected = self.elements(update.keys)
         if update.values.size != expected:
             raise BadInput(

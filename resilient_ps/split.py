@@ -23,7 +23,7 @@ from resilient_ps.tables.dense import DenseLayout
 from resilient_ps.tables.partition import gather_rows, partition, scatter_rows
 from resilient_ps.tables.spec import DenseSpec, SparseSpec
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 4 << 20
 KEY_BYTES = 8
 _NOWHERE = memoryview(b"")
 
@@ -87,16 +87,22 @@ def split_sparse_pull(routing: Routing, keys: Keys, spec: SparseSpec) -> SparseP
 def split_dense(
     routing: Routing, layout: DenseLayout, flat: Values, *, pull: bool
 ) -> Iterator[Split]:
-    """Requests for the whole of a dense table: to receive into `flat`, or to push it."""
+    """Requests for the whole of a dense table: to receive into `flat`, or to push it.
+
+    Shards with few, large blocks take turns, so that none of the requests is much larger.
+    """
     chunks = max(1, -(-flat.nbytes // CHUNK_BYTES))
     view = flat.data.cast("B") if pull else _NOWHERE
+    held = [(shard, layout.blocks_of(shard)) for shard in routing.order]
+    held = [(shard, blocks) for shard, blocks in held if len(blocks)]
     for chunk in range(chunks):
         keys: list[Keys] = []
         pieces: dict[int, Piece] = {}
         first = nbytes = 0
-        for shard in routing.order:
-            blocks = layout.blocks_of(shard)
-            blocks = blocks[len(blocks) * chunk // chunks : len(blocks) * (chunk + 1) // chunks]
+        for place, (shard, all_blocks) in enumerate(held):
+            turn, count = place * chunks // len(held), len(all_blocks)
+            begin, end = (count * chunk + turn) // chunks, (count * (chunk + 1) + turn) // chunks
+            blocks = all_blocks[begin:end]
             if not len(blocks):
                 continue
             start = layout.element_slice(int(blocks[0])).start
@@ -117,9 +123,8 @@ def check_keys(spec: SparseSpec, keys: Any) -> Keys:
     """Keys as contiguous uint64 (n,). Raises `BadInput` for anything that is not a whole number."""
     array = np.asarray(keys)
     if array.dtype != np.uint64:
-        if array.dtype.kind not in "ui" or (
-            array.size and array.dtype.kind == "i" and array.min() < 0
-        ):
+        whole = array.dtype.kind == "u" or (array.dtype.kind == "i" and not (array < 0).any())
+        if array.size and not whole:
             raise BadInput(
                 f"table {spec.name!r}: keys must be uint64 (or non-negative integers), "
                 f"not {array.dtype} {array.ravel()[:3].tolist()}"

@@ -84,6 +84,11 @@ class FrameReader:
         self._targets: list[memoryview] = []  # byte views still to be filled, last one first
         self._frame: tuple[Head, bytes, Keys, Values | None] | Answer | None = None
 
+    @property
+    def filling(self) -> bool:
+        """Is an array under way, so that exactly the whole buffer is still to come?"""
+        return bool(self._targets)
+
     def get_buffer(self) -> memoryview:
         """Where the next bytes are to be received."""
         if self._targets:

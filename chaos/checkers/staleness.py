@@ -9,19 +9,23 @@ pull at clock c that saw `seen[r]`:
 * own: at least the worker's own pushes that were acknowledged before;
 * monotone: not less than an earlier pull of the same process saw;
 * causal: not more than r had begun to push when the pull ended.
+
+Ranks that joined late or left early take part in some clocks only: `lives` says in which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from resilient_ps.chaos.checkers.verdict import Verdict, judge
 from resilient_ps.chaos.history import History, Operation
 from resilient_ps.consistency import BSP, Consistency
 
 
-def check_staleness(history: History, mode: Consistency) -> Verdict:
-    """`history`: pushes of key = rank, and pulls of such keys."""
+def check_staleness(
+    history: History, mode: Consistency, lives: Mapping[int, range] | None = None
+) -> Verdict:
+    """`history`: pushes of key = rank, and pulls of such keys. `lives`: by rank, default all."""
     pushes = [
         push for push in history.operations("push") if push.invoked.keys == (push.invoked.rank,)
     ]
@@ -29,7 +33,7 @@ def check_staleness(history: History, mode: Consistency) -> Verdict:
     violations: list[str] = []
     before: dict[str, Operation] = {}
     for pull in pulls:
-        violations += _bounds(pull, mode)
+        violations += _bounds(pull, mode, lives or {})
         violations += [] if isinstance(mode, BSP) else _own(pull, pushes)
         violations += _causal(pull, pushes)
         earlier = before.get(pull.invoked.process)
@@ -39,14 +43,16 @@ def check_staleness(history: History, mode: Consistency) -> Verdict:
     return judge(violations, checked=len(pulls), what="pulls that were answered")
 
 
-def _bounds(pull: Operation, mode: Consistency) -> Iterator[str]:
-    clock = pull.invoked.clock
-    gate = mode.gate(clock)
+def _bounds(pull: Operation, mode: Consistency, lives: Mapping[int, range]) -> Iterator[str]:
+    gate = mode.gate(pull.invoked.clock)
     for rank, seen in zip(pull.invoked.keys, pull.values, strict=True):
-        if seen < gate:
-            yield f"{_name(pull)} saw {seen} clocks of rank {rank}, must contain {gate}"
-        if isinstance(mode, BSP) and seen > clock - 1:
-            yield f"{_name(pull)} saw {seen} clocks of rank {rank}, must contain no more than {gate}"
+        life = lives.get(rank)
+        due = gate if life is None else max(0, min(gate + 1, life.stop) - life.start)
+        saw = f"{_name(pull)} saw {seen} clocks of rank {rank}"
+        if seen < due:
+            yield f"{saw}, must contain {due}"
+        if isinstance(mode, BSP) and seen > due:
+            yield f"{saw}, must contain no more than {due}"
 
 
 def _own(pull: Operation, pushes: list[Operation]) -> Iterator[str]:

@@ -31,13 +31,14 @@ class Counters:
     slots: TableHandle
     ranks: tuple[int, ...]
     clocks: int
+    last: dict[int, int] = field(default_factory=dict)  # by rank: where it ends before `clocks`
     compute_ns: int = 300_000  # on average; in every clock another rank takes five times as long
     row_history: History = field(default_factory=History)
     slot_history: History = field(default_factory=History)
 
     def program(self, worker: SimWorker) -> Generator[Operation, Any, None]:
         """What a worker does, from its first open clock to the last one."""
-        while worker.clock <= self.clocks:
+        while worker.clock <= self.last.get(worker.rank, self.clocks):
             clock = worker.clock
             yield from self._observe(worker, clock)
             yield Wait(self._compute_ns(worker, clock))

@@ -112,7 +112,9 @@ def demo(
         print_json(result)
     else:
         _print(result)
-    _judge(result, watcher)
+    if (wrong := verdict(result)) is not None:
+        watcher.say(wrong, style="bold red")
+        raise typer.Exit(EXIT_NEGATIVE)
 
 
 def _plan(
@@ -161,13 +163,12 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _judge(result: dict[str, Any], watcher: Watcher) -> None:
+def verdict(result: dict[str, Any]) -> str | None:
+    """What is wrong with the result; None when it is as good as it should be."""
     ours, theirs = result["auc"], result["auc_sklearn"]
     if ours is None or theirs is None or ours >= theirs - AUC_TOLERANCE:
-        return
-    watcher.say(
+        return None
+    return (
         f"the AUC {ours:.4f} is {theirs - ours:.4f} below scikit-learn's {theirs:.4f}; at most "
-        f"{AUC_TOLERANCE} is expected: try more --epochs, or another --lr or --l2",
-        style="bold red",
+        f"{AUC_TOLERANCE} is expected: try more --epochs, or another --lr or --l2"
     )
-    raise typer.Exit(EXIT_NEGATIVE)

@@ -34,7 +34,7 @@ _USAGE_ERROR: type[Any] = next(
 def run(app: Callable[..., Any], arguments: list[str] | None = None) -> int:
     """Run a command; the exit code. Nothing leaves it but what asks for the end of the process."""
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments, standalone_mode=False, prog_name="resilient-ps")
         sys.stdout.flush()
     except BaseException as error:
         return _end(error)
@@ -69,7 +69,8 @@ def _end(error: BaseException) -> int:
 
 def _on_usage_error(error: Any) -> int:
     message = error.format_message()
-    if not message:  # no arguments at all: the help has been shown
+    if message.startswith("Usage:"):  # no arguments at all: the message is the whole help
+        print(message, file=sys.stderr)
         return EXIT_WRONG_CALL
     context = getattr(error, "ctx", None)
     where = f" (see: {context.command_path} --help)" if context is not None else ""

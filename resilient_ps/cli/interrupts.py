@@ -25,6 +25,11 @@ class Interrupts:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 
+    def ignore(self) -> None:
+        """The command is over: nothing may change its exit code any more."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._raised:
             return  # we are ending already; everything on that way has its deadline

@@ -26,7 +26,19 @@ from resilient_ps.errors import NotFound
 
 NameArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]
 
-job = typer.Typer(help="List, show, stop and remove jobs.", no_args_is_help=True, **HELP)
+job = typer.Typer(
+    help="""List, show, stop and remove jobs, and take ranks out of them.
+
+    \b
+    Examples:
+        resilient-ps job ls
+        resilient-ps job stop nightly
+        resilient-ps job leave nightly 3
+    """,
+    short_help="List, show, stop and remove jobs.",
+    no_args_is_help=True,
+    **HELP,
+)
 
 
 @job.command("ls")
@@ -42,7 +54,7 @@ def ls(
     \b
     Examples:
         resilient-ps job ls --cluster ctr
-        resilient-ps job ls --json | jq -r '.jobs[] | select(.state == "running").job'
+        resilient-ps job ls --json | jq -r '.jobs[].job'
     """
     jobs = _reports(etcd, cluster, deadline)
     if json:
@@ -127,7 +139,9 @@ def rm(
 def leave(
     *,
     name: NameArgument,
-    rank: Annotated[int, typer.Argument(min=0, max=MAX_RANK, help="The rank that leaves.")],
+    rank: Annotated[
+        int, typer.Argument(metavar="RANK", min=0, max=MAX_RANK, help="The rank that leaves.")
+    ],
     cluster: ClusterOption = "default",
     etcd: EtcdOption = "127.0.0.1:2379",
     deadline: DeadlineOption = 30.0,

@@ -35,14 +35,14 @@ app = typer.Typer(
     no_args_is_help=True,
     **HELP,
 )
-app.command()(demo)
-app.command()(local)
-app.command()(server)
-app.command()(train)
-app.command()(status)
+app.command(short_help="Train on real data with several processes.")(demo)
+app.command(short_help="Run a cluster on this machine until Ctrl-C.")(local)
+app.command(short_help="Serve shards of a cluster.")(server)
+app.command(short_help="Run workers of a training job.")(train)
+app.command(short_help="Show what a cluster is doing.")(status)
 app.add_typer(table, name="table")
 app.add_typer(job, name="job")
-app.command()(bench)
+app.command(short_help="Measure this machine.")(bench)
 
 
 @app.command()
@@ -59,7 +59,9 @@ def version() -> None:
 def main() -> None:
     """Run a command; errors become one line on standard error and an exit code."""
     INTERRUPTS.install()
-    sys.exit(run(app))
+    code = run(app)
+    INTERRUPTS.ignore()
+    sys.exit(code)
 
 
 if __name__ == "__main__":

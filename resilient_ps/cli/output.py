@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import typer
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -38,10 +39,10 @@ def shout(text: str) -> None:
 
 def grid(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = ""
-) -> Table:
-    """A plain table. `right` names the columns to align right, separated by commas."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    aligned_right = right.split(",")
+) -> RenderableType:
+    """A plain table below a title. `right` names the columns to align right, with commas."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=any(columns))
+    aligned_right = right.split(",") if right else []
     for column in columns:
         table.add_column(
             column,
@@ -51,7 +52,8 @@ def grid(
         )
     for row in rows:
         table.add_row(*[Text("-" if cell is None else str(cell)) for cell in row])
-    return table
+    below = Padding(table, (0, 0, 0, 2), expand=False)
+    return Group(Text(title, style="bold"), below) if title else below
 
 
 def size_text(count: float) -> str:

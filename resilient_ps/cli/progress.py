@@ -19,7 +19,7 @@ from resilient_ps.cli.worker import Told
 LINE_EVERY_S = 3.0
 DRAWN_PER_S = 5
 RATE_OVER_S = 3.0
-BAR_COLUMNS = 40
+BAR_COLUMNS = 30
 
 
 @dataclass

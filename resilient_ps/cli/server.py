@@ -15,6 +15,8 @@ import typer
 from resilient_ps import __version__
 from resilient_ps.cli.options import ClusterOption, EtcdOption, LogFormatOption, LogLevelOption
 from resilient_ps.coordinator.controller import ClusterWishes
+from resilient_ps.coordinator.keys import ClusterKeys
+from resilient_ps.coordinator.placement import MAX_SHARDS
 from resilient_ps.coordinator.records import ServerRecord
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.messages import PROTOCOL, Hello
@@ -23,8 +25,10 @@ from resilient_ps.runtime.addresses import Address, parse_address
 from resilient_ps.runtime.host import Host
 from resilient_ps.runtime.listening import listen_on
 from resilient_ps.runtime.logs import Logger
+from resilient_ps.runtime.malloc import keep_freed_memory
 from resilient_ps.tables.warm_up import warm_up
 
+ETCD_DEADLINE_S = 3.0
 PROCESS_BITS = 62  # of the random number that names a process
 
 
@@ -41,6 +45,7 @@ class NodeDirectory:
 
 
 def server(
+    *,
     cluster: ClusterOption = "default",
     etcd: EtcdOption = "127.0.0.1:2379",
     listen: Annotated[
@@ -58,13 +63,19 @@ def server(
     zone: Annotated[str, typer.Option(help="Failure zone, such as a rack.")] = "",
     weight: Annotated[float, typer.Option(help="Share of the shards, relative to others.")] = 1.0,
     initial_servers: Annotated[
-        int, typer.Option(help="A new cluster begins when so many servers are there.")
+        int, typer.Option(min=1, help="A new cluster begins when so many servers are there.")
     ] = 1,
     shards: Annotated[
-        int, typer.Option(help="Shards of a new cluster, fixed for ever; 0: 4 per initial server.")
+        int,
+        typer.Option(
+            min=0,
+            max=MAX_SHARDS,
+            help="Shards of a new cluster, fixed for ever; 0: 4 per initial server.",
+        ),
     ] = 0,
     lease_ttl: Annotated[
-        int, typer.Option(help="Seconds without a sign of life after which a server is gone.")
+        int,
+        typer.Option(min=1, help="Seconds without a sign of life after which a server is gone."),
     ] = 5,
     log_format: LogFormatOption = "auto",
     log_level: LogLevelOption = "info",
@@ -74,13 +85,13 @@ def server(
     Prints `ready NAME HOST:PORT` on standard output once it is registered. The number of shards is
     fixed by the first server of a new cluster.
 
+    \b
     Examples:
-
         resilient-ps server --cluster ctr --etcd 10.0.0.1:2379,10.0.0.2:2379 \\
             --listen 0.0.0.0:7070 --advertise 10.0.0.7:7070 --zone rack-3
-
         resilient-ps server --listen 127.0.0.1:0 --initial-servers 2
     """
+    keep_freed_memory()
     log = Logger(format=log_format, level=log_level)
     listening = listen_on(listen, unix or None)
     address = listening.address
@@ -103,9 +114,10 @@ def server(
     record.to_bytes()  # refuses wrong flags now, with their names
     wishes = ClusterWishes(initial_servers, shards)
     node = build_node(NodeSettings(cluster, record, lease_ttl, wishes), secrets.randbits)
-    _load_kernels(log)
     kv = EtcdKv(etcd)
     try:
+        kv.read(ClusterKeys(cluster).config, deadline_s=ETCD_DEADLINE_S)  # is it there at all?
+        _load_kernels(log)
         host = Host(
             node,
             listening=listening,

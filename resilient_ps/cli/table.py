@@ -25,7 +25,19 @@ from resilient_ps.errors import NotFound
 
 NameArgument = Annotated[str, typer.Argument(metavar="TABLE", help="Name of the table.")]
 
-table = typer.Typer(help="List, show and remove tables.", no_args_is_help=True, **HELP)
+table = typer.Typer(
+    help="""List, show and remove tables.
+
+    \b
+    Examples:
+        resilient-ps table ls
+        resilient-ps table show flights/weights
+        resilient-ps table rm flights/weights
+    """,
+    short_help="List, show and remove tables.",
+    no_args_is_help=True,
+    **HELP,
+)
 
 
 @table.command("ls")
@@ -66,7 +78,7 @@ def show(
     \b
     Examples:
         resilient-ps table show flights/weights --cluster ctr
-        resilient-ps table show flights/weights --json | jq .specification.optimiser
+        resilient-ps table show flights/weights --json | jq .specification
     """
     reports = {one.table: one for one in _reports(etcd, cluster, deadline)}
     with opened_catalogue(etcd, cluster, deadline) as catalogue:

@@ -26,6 +26,7 @@ from resilient_ps.cli.worker import Pipe, Told, run_rank
 from resilient_ps.cli.workers import MAX_WORKERS, WorkerGroup
 from resilient_ps.client.connection import Client, connect
 from resilient_ps.consistency import parse_consistency
+from resilient_ps.data import Dataset
 from resilient_ps.data.batch import MAX_BATCH_ROWS
 from resilient_ps.errors import BadInput
 
@@ -52,7 +53,9 @@ def train(
         str | None, _option("Column with the label, by name or number (csv, tsv, parquet).")
     ] = None,
     on_bad: Annotated[str | None, _option("What to do with bad rows: error or skip.")] = None,
-    dense: Annotated[bool, _option("Read columns as plain numbers (csv, tsv, parquet).")] = False,
+    dense: Annotated[
+        bool, typer.Option("--dense", help="Read columns as plain numbers (csv, tsv, parquet).")
+    ] = False,
     batch_size: Annotated[
         int, _option("Rows of a clock.", min=1, max=MAX_BATCH_ROWS)
     ] = DEFAULT_BATCH_SIZE,
@@ -97,14 +100,15 @@ def train(
     parse_consistency(consistency)
     if not spawn and rank >= of:
         raise BadInput(f"--rank {rank}: ranks are numbered from 0 to --of - 1 = {of - 1}")
+    rows = plan.open_dataset()
     with connect(etcd, cluster, deadline_s=deadline) as client:
         if told:
-            run_rank(client, plan, plan.open_dataset(), rank, of, Pipe())
+            run_rank(client, plan, rows, rank, of, Pipe())
             return
         if spawn:
-            trained = _all_ranks(client, plan, spawn, etcd=etcd, deadline_s=deadline)
+            trained = _all_ranks(client, plan, rows, spawn, etcd=etcd, deadline_s=deadline)
         else:
-            trained = _one_rank(client, plan, rank, of)
+            trained = _one_rank(client, plan, rows, rank, of)
     result = {"job": job, "of": spawn or of, **_as_json(trained)}
     if json:
         print_json(result)
@@ -112,8 +116,7 @@ def train(
         print(_summary(job, trained))
 
 
-def _one_rank(client: Client, plan: TrainPlan, rank: int, of: int) -> Trained:
-    dataset = plan.open_dataset()
+def _one_rank(client: Client, plan: TrainPlan, dataset: Dataset, rank: int, of: int) -> Trained:
     counts = dataset.batches_per_rank(of, plan.batch_size, plan.epochs)
     watcher = Watcher()
     shown = _Shown(None if counts is None else counts[rank] * plan.batch_size, watcher)
@@ -141,9 +144,8 @@ class _Shown:
 
 
 def _all_ranks(
-    client: Client, plan: TrainPlan, of: int, *, etcd: str, deadline_s: float
+    client: Client, plan: TrainPlan, dataset: Dataset, of: int, *, etcd: str, deadline_s: float
 ) -> Trained:
-    dataset = plan.open_dataset()
     plan.build_model(dataset)  # refuses what is wrong before anything is started
     counts = dataset.batches_per_rank(of, plan.batch_size, plan.epochs)
     total = None if counts is None else sum(counts) * plan.batch_size

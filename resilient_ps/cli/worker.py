@@ -19,6 +19,7 @@ from resilient_ps.client.connection import Client
 from resilient_ps.data import Dataset
 from resilient_ps.errors import DeadlineExceeded
 from resilient_ps.models import Progress
+from resilient_ps.tables.warm_up import warm_up_client
 
 GO = signal.SIGUSR1
 GO_DEADLINE_S = 120.0
@@ -118,6 +119,7 @@ def run_rank(
 ) -> Told:
     """Train; what it told last. Continues where the rank stood, if it was run before."""
     model = plan.build_model(dataset)
+    warm_up_client()  # before the time is taken
     teller = _Teller(rank, listener)
     with client.worker(plan.job, rank, of, plan.consistency) as worker:
         model.open(worker)

@@ -1,9 +1,14 @@
-"""A client's connection to one server: a socket that never blocks for longer than asked to."""
+"""A client's connection to one server.
+
+The socket blocks, but never for longer than `SEND_PATIENCE_S` or `RECEIVE_PATIENCE_S`: large arrays
+move in few system calls, and both directions are served in turn when one of them is stuck.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+import struct
 from typing import Any
 
 from resilient_ps.errors import Unavailable
@@ -12,6 +17,9 @@ from resilient_ps.routing import Address
 from resilient_ps.wire import FrameReader, Place, WireError, encode
 
 CONNECT_TIMEOUT_S = 1.0
+SEND_PATIENCE_S = 0.1
+RECEIVE_PATIENCE_S = 0.1
+WAIT_FOR_ALL_BYTES = 64 * 1024  # arrays from this size on are received in one call
 BUFFERS_MAX = 1_000  # of one gathering write; Linux allows 1,024
 HOSTNAME = socket.gethostname()
 
@@ -27,7 +35,9 @@ class Channel:
         self.peer = peer
         self.reader = FrameReader(place=place)
         self.sock = _dial(address)
-        self.sock.settimeout(0)
+        self.sock.settimeout(None)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(SEND_PATIENCE_S))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(RECEIVE_PATIENCE_S))
         self._unsent: list[Any] = []
         self.send(hello)
 
@@ -65,8 +75,12 @@ class Channel:
 
     def receive(self) -> list[Message]:
         """What has arrived. Raises `OSError` when the connection is over, `WireError` for junk."""
+        buffer = self.reader.get_buffer()
+        flags = socket.MSG_DONTWAIT
+        if self.reader.filling and buffer.nbytes >= WAIT_FOR_ALL_BYTES:
+            flags = socket.MSG_WAITALL
         try:
-            count = self.sock.recv_into(self.reader.get_buffer())
+            count = self.sock.recv_into(buffer, 0, flags)
         except BlockingIOError:
             return []
         if count == 0:
@@ -76,6 +90,11 @@ class Channel:
     def close(self) -> None:
         """Close the socket."""
         self.sock.close()
+
+
+def _timeval(seconds: float) -> bytes:
+    whole = int(seconds)
+    return struct.pack("@ll", whole, int((seconds - whole) * 1e6))
 
 
 def _dial(address: Address) -> socket.socket:

@@ -51,7 +51,7 @@ def kernel(function: Function) -> Function:
 def part(function: Function) -> Function:
     """Compile `function` for calls from kernels only: it is kept with its callers."""
     without_wrappers = njit(
-        nogil=True, error_model="numpy", forceinline=True, no_cpython_wrapper=True
+        nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
     )
     return cast(Function, without_wrappers(function))
 

@@ -10,6 +10,7 @@ slice of the array, which travels and is updated as one piece without gathering.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from resilient_ps.errors import BadInput
 from resilient_ps.hashing import MAX_SHARDS, hash_text
 from resilient_ps.tables import kernels
-from resilient_ps.tables.memory import aligned_zeros
+from resilient_ps.tables.memory import CACHE_LINE_BYTES, aligned_zeros
 from resilient_ps.tables.request import UINT64, check_array
 from resilient_ps.tables.spec import DenseSpec
 
@@ -97,15 +98,15 @@ class DenseShard:
         self._dtype = np.dtype(spec.dtype)
         self._parameters = kernels.Parameters.of(spec, layout.row_width)
         where = layout.shard_slice(shard)
-        self._values = aligned_zeros(where.stop - where.start, self._dtype)
+        self._hold(aligned_zeros(where.stop - where.start, self._dtype))
         self._state = self._new_state()
         first_row = where.start // layout.row_width
         kernels.fill_rows(self._values, first_row, self._parameters.meta, self._parameters.hyper)
 
     def _new_state(self) -> NDArray[Any]:
         optimiser = self.spec.optimiser
-        lanes = 64 // self._dtype.itemsize
-        slot_size = -(-self._values.size // lanes) * lanes
+        line = CACHE_LINE_BYTES // self._dtype.itemsize
+        slot_size = -(-self._values.size // line) * line
         counts = self.blocks.size if optimiser.counts_steps else 0
         state = aligned_zeros(optimiser.slots * slot_size + counts, self._dtype)
         if optimiser.initial_state() != 0:
@@ -127,12 +128,18 @@ class DenseShard:
         self._parameters.set_optimiser(changed)
 
     def pull(self, blocks: NDArray[np.uint64]) -> NDArray[Any]:
-        """A copy of the elements of `blocks` (uint64, this shard's), in their order."""
+        """The elements of `blocks` (uint64, this shard's), in their order, as they are now.
+
+        Read-only. Blocks that stand one behind the other are not copied: a later push leaves what
+        was lent alone, and goes on with a copy if somebody still holds it.
+        """
+        run = self._run(blocks)
+        if run is not None:
+            lent = self._values[run]
+            lent.flags.writeable = False
+            return lent
         local, size = self._locate(blocks)
         out = np.empty(size, self._dtype)
-        if size == self._values.size and np.array_equal(blocks, self.blocks):
-            out[:] = self._values
-            return out
         at = 0
         for block in local.tolist():
             part = self._local_slice(block)
@@ -141,8 +148,37 @@ class DenseShard:
             at = end
         return out
 
+    def _run(self, blocks: NDArray[np.uint64]) -> slice | None:
+        """Where these blocks are, if they are this shard's and stand one behind the other."""
+        if blocks.dtype != UINT64 or blocks.ndim != 1 or not 0 < blocks.size <= self.blocks.size:
+            return None
+        numbers = blocks.tolist()
+        first = numbers[0] - self._first_block
+        last = first + len(numbers) - 1
+        if first < 0 or last >= self.blocks.size:
+            return None
+        if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+            return None
+        return slice(self._local_slice(first).start, self._local_slice(last).stop)
+
+    def _hold(self, values: NDArray[Any]) -> None:
+        """Use this memory for the values; nobody else holds it."""
+        self._values = values
+        self._memory = values.base
+        self._holders = sys.getrefcount(self._memory)
+
+    def _take_back(self) -> None:
+        """Before values change: leave them to whoever still holds what `pull` has lent."""
+        if sys.getrefcount(self._memory) > self._holders:
+            fresh = aligned_zeros(self._values.size, self._dtype)
+            fresh[:] = self._values
+            self._hold(fresh)
+
     def elements_of(self, blocks: NDArray[np.uint64]) -> int:
         """How many elements these blocks have; BadInput for blocks of other shards, and repeats."""
+        run = self._run(blocks)
+        if run is not None:
+            return int(run.stop - run.start)
         local, size = self._locate(blocks)
         if np.unique(local).size != local.size:
             raise BadInput(f"{self.spec.describe()}: a block is named twice: add them up first")
@@ -153,6 +189,7 @@ class DenseShard:
         size = self.elements_of(blocks)
         grads = check_array(self.spec, "gradients", values, self._dtype, (size,))
         local = self._locate(blocks)[0]
+        self._take_back()
         kernels.push_blocks(
             self._values,
             self._state,

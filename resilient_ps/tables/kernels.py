@@ -25,21 +25,11 @@ from numpy.typing import NDArray
 
 from resilient_ps.tables.compiled import Int, kernel, part
 from resilient_ps.tables.initialisers import fill_row, mix
-from resilient_ps.tables.lanes import (
-    address,
-    lane_count,
-    load,
-    load_some,
-    narrow,
-    prefetch_read,
-    prefetch_write,
-    store,
-    store_some,
-)
+from resilient_ps.tables.lanes import address, prefetch_read, prefetch_write
 from resilient_ps.tables.memory import CACHE_LINE_BYTES, aligned_zeros
 from resilient_ps.tables.optimisers import HYPERPARAMETERS
 from resilient_ps.tables.spec import TableSpec
-from resilient_ps.tables.steps import step, step_sum
+from resilient_ps.tables.steps import ADAM, NUMBERS, add_run, copy_run, set_adam_rates, step
 
 MAX_ROWS = (1 << 31) - 2
 BLOCK_KEYS = 16
@@ -48,9 +38,8 @@ ROWS_AHEAD = 12
 RING = 63  # positions share scratch modulo 64: more than are ever under way
 
 # Where numbers stand in `meta`; a ring of scratch for slots follows at SLOTS.
-ROWS, CREATED, INDEXABLE, ROOM, BASE, LOCATED, DIM, STRIDE, LINE, KIND, INIT_KIND, SEED, SLOTS = (
-    range(13)
-)
+ROWS, CREATED, INDEXABLE, ROOM, BASE, LOCATED = range(6)
+DIM, STRIDE, LINE, FORMULA, INIT_KIND, SEED, SLOTS = range(6, 13)
 # Where they stand in `hyper`, after the optimiser's own.
 INIT_A, INIT_B, INITIAL_STATE = range(HYPERPARAMETERS, HYPERPARAMETERS + 3)
 
@@ -76,7 +65,7 @@ class Parameters:
     def of(spec: TableSpec, dim: int) -> Parameters:
         """New arrays for a table whose rows have `dim` values."""
         meta = aligned_zeros(SLOTS + RING + 1, np.int64)
-        meta[KIND] = spec.optimiser.kind
+        meta[FORMULA] = NUMBERS[spec.optimiser.formula]
         meta[INIT_KIND] = spec.initialiser.kind
         meta[SEED : SEED + 1].view(np.uint64)[0] = spec.seed
         meta[DIM] = dim
@@ -93,20 +82,6 @@ class Parameters:
         self.hyper[:HYPERPARAMETERS] = spec.optimiser.hyperparameters()
         if spec.dtype != "int64":
             self.work[:HYPERPARAMETERS] = self.hyper[:HYPERPARAMETERS]
-
-
-@part
-def copy_run(source: Any, source_at: Int, out: Any, out_at: Int, n: Int) -> None:
-    if n == 1:  # a vector under a mask would cost more
-        out[out_at] = source[source_at]
-        return
-    lanes = lane_count(out)
-    i = 0
-    while i + lanes <= n:
-        store(out, out_at + i, load(source, source_at + i))
-        i += lanes
-    if i < n:
-        store_some(out, out_at + i, n - i, load_some(source, source_at + i, n - i))
 
 
 @part
@@ -178,7 +153,7 @@ def add_repeats(grads: Any, first: Int, following: Any, total: Any, at: Int, dim
     copy_run(grads, first * dim, total, at, dim)
     i = np.int64(following[first])
     while i > 0:
-        step_sum(total, at, grads, i * dim, dim)
+        add_run(total, at, grads, i * dim, dim)
         i = np.int64(following[i])
 
 
@@ -189,7 +164,7 @@ def apply(
 ) -> None:  # fmt: skip
     dim = meta[DIM]
     stride = meta[STRIDE]
-    kind = meta[KIND]
+    formula = meta[FORMULA]
     created_from = meta[CREATED]
     line = meta[LINE]
     for i in range(n):
@@ -210,10 +185,9 @@ def apply(
             source, source_at = work, HYPERPARAMETERS
             add_repeats(grads, i, following, work, HYPERPARAMETERS, dim)
         slot = at + dim
-        step(
-            kind, slab, at, slab, slot, slot + dim, slot + 2 * dim,
-            source, source_at, dim, work, hyper,
-        )  # fmt: skip
+        if formula == ADAM:
+            set_adam_rates(slab, slot + 2 * dim, hyper, work)
+        step(formula, slab, at, slab, slot, slot + dim, source, source_at, dim, work)
 
 
 @kernel
@@ -232,16 +206,10 @@ def push_rows(
         return full
     if meta[ROWS] > meta[ROOM]:
         return ROOM_FULL
-    if meta[DIM] < meta[LINE]:
-        apply(
-            address(keys), n, narrow(address(grads)), narrow(address(slab)), rows, following,
-            address(meta), address(hyper), narrow(address(work)),
-        )  # fmt: skip
-    else:
-        apply(
-            address(keys), n, address(grads), address(slab), rows, following,
-            address(meta), address(hyper), address(work),
-        )  # fmt: skip
+    apply(
+        address(keys), n, address(grads), address(slab), rows, following,
+        address(meta), address(hyper), address(work),
+    )  # fmt: skip
     meta[CREATED] = meta[ROWS]
     meta[BASE] += n
     meta[LOCATED] = 0
@@ -315,7 +283,11 @@ def rehash(entries: Any, larger: Any, rows_kept: Int) -> None:
     """Move the entries of the first `rows_kept` rows to `larger`, which is all zero."""
     mask = np.int64(larger.size // 2 - 1)
     source, target = address(entries), address(larger)
-    for old in range(entries.size // 2):
+    size = entries.size // 2
+    for old in range(size):
+        ahead = old + KEYS_AHEAD
+        if ahead < size and source[2 * ahead + 1] != 0:
+            prefetch_write(target, 2 * np.int64(mix(source[2 * ahead]) & np.uint64(mask)))
         word = source[2 * old + 1]
         if word == 0 or np.int64(word & _LOW) > rows_kept:
             continue
@@ -334,6 +306,12 @@ def forget_stamps(entries: Any) -> None:
         entries[2 * slot + 1] &= _LOW
 
 
+@part
+def slot_elements(elements: Int, line: Int) -> Int:
+    """Elements of one slot of a dense shard's state: whole cache lines of `line` elements."""
+    return (elements + line - 1) // line * line
+
+
 @kernel
 def push_blocks(
     values: Any, state: Any, grads: Any, blocks: Any, block_elements: Int,
@@ -341,20 +319,21 @@ def push_blocks(
 ) -> None:  # fmt: skip
     """One step for each of a dense shard's `blocks` (numbers within the shard, int64).
 
-    `state` is both slots, each as long as `values` rounded up to whole lanes, then the count of
-    steps of each block; shorter where the optimiser has less.
+    `state` is both slots, each as long as `values` rounded up to whole cache lines, then the count
+    of steps of each block; shorter where the optimiser has less.
     """
-    lanes = lane_count(address(values))
-    slot_size = (values.size + lanes - 1) // lanes * lanes
+    slot_size = slot_elements(values.size, meta[LINE])
     grad_at = 0
     for i in range(blocks.size):
         block = blocks[i]
         at = block * block_elements
         n = min(block_elements, values.size - at)
+        if meta[FORMULA] == ADAM:
+            steps_at = 2 * slot_size + block
+            set_adam_rates(address(state), steps_at, address(hyper), address(work))
         step(
-            meta[KIND], address(values), at,
-            address(state), at, slot_size + at, 2 * slot_size + block,
-            address(grads), grad_at, n, address(work), address(hyper),
+            meta[FORMULA], address(values), at, address(state), at, slot_size + at,
+            address(grads), grad_at, n, address(work),
         )  # fmt: skip
         grad_at += n
 

@@ -38,7 +38,6 @@ class Optimiser:
     """
 
     name: ClassVar[str] = ""
-    kind: ClassVar[int] = -1
     slots: ClassVar[int] = 0
     counts_steps: ClassVar[bool] = False
 
@@ -63,6 +62,11 @@ class Optimiser:
     def _require_rate(self, field: str) -> None:
         text = f"{MIN_RATE:g} to {MAX_HYPERPARAMETER:g}"
         self._require(getattr(self, field) >= MIN_RATE, field, text)
+
+    @property
+    def formula(self) -> str:
+        """Which of the kernels' formulas takes the step."""
+        return self.name
 
     def state_columns(self, dim: int) -> int:
         """Values of state that a row of `dim` values has."""
@@ -114,7 +118,6 @@ class Sum(Optimiser):
     """`w += g`: counters, statistics, or updates that the workers computed. For every dtype."""
 
     name: ClassVar[str] = "sum"
-    kind: ClassVar[int] = 0
 
     def with_lr(self, lr: float) -> Self:
         raise BadInput("Sum has no learning rate: scale what you push, or create the table as SGD")
@@ -126,7 +129,6 @@ class SGD(Optimiser):
 
     lr: float
     name: ClassVar[str] = "sgd"
-    kind: ClassVar[int] = 1
 
     def _check(self) -> None:
         self._require_rate("lr")
@@ -148,7 +150,6 @@ class Momentum(Optimiser):
     momentum: float = 0.9
     nesterov: bool = False
     name: ClassVar[str] = "momentum"
-    kind: ClassVar[int] = 2
     slots: ClassVar[int] = 1
 
     def _check(self) -> None:
@@ -156,7 +157,11 @@ class Momentum(Optimiser):
         self._require(0 <= self.momentum < 1, "momentum", "in [0, 1)")
 
     def _kernel_values(self) -> tuple[float, ...]:
-        return (self.lr, self.momentum, float(self.nesterov))
+        return (self.lr, self.momentum)
+
+    @property
+    def formula(self) -> str:
+        return "nesterov" if self.nesterov else self.name
 
 
 @dataclass(frozen=True)
@@ -171,7 +176,6 @@ class Adagrad(Optimiser):
     epsilon: float = 1e-10
     initial_accumulator: float = 0.0
     name: ClassVar[str] = "adagrad"
-    kind: ClassVar[int] = 3
     slots: ClassVar[int] = 1
 
     def _check(self) -> None:
@@ -202,7 +206,6 @@ class Adam(Optimiser):
     beta2: float = 0.999
     epsilon: float = 1e-8
     name: ClassVar[str] = "adam"
-    kind: ClassVar[int] = 4
     slots: ClassVar[int] = 2
     counts_steps: ClassVar[bool] = True
 
@@ -240,7 +243,6 @@ class FTRL(Optimiser):
     l1: float = 0.0
     l2: float = 0.0
     name: ClassVar[str] = "ftrl"
-    kind: ClassVar[int] = 5
     slots: ClassVar[int] = 2
 
     def _check(self) -> None:

@@ -15,16 +15,12 @@ from resilient_ps.errors import BadInput
 from resilient_ps.hashing import MAX_SHARDS
 from resilient_ps.tables.compiled import Int, kernel, part
 from resilient_ps.tables.initialisers import mix
-from resilient_ps.tables.kernels import copy_run
-from resilient_ps.tables.lanes import (
-    address,
-    lane_count,
-    prefetch_read,
-    prefetch_write,
-)
+from resilient_ps.tables.lanes import address, prefetch_read, prefetch_write
+from resilient_ps.tables.steps import copy_run
 
 MAX_KEYS = 1 << 31
 ROWS_AHEAD = 16
+WORDS_PER_LINE = 8
 _HALF = np.uint64(32)
 _KEYS_DTYPE = np.dtype(np.uint64)
 _NO_RANKS: NDArray[np.int32] = np.empty(0, np.int32)
@@ -151,13 +147,12 @@ def _check_move(
 
 @part
 def gather(source: Any, rows: Int, order: Any, n: Int, out: Any, width: Int) -> bool:
-    lanes = lane_count(out)
     for i in range(n):
         if i + ROWS_AHEAD < n:
             soon = np.int64(order[i + ROWS_AHEAD])
             prefetch_read(source, soon * width)
-            if width > lanes:
-                prefetch_read(source, soon * width + lanes)
+            if width > WORDS_PER_LINE:
+                prefetch_read(source, soon * width + WORDS_PER_LINE)
         row = np.int64(order[i])
         if row >= rows:
             return False
@@ -167,13 +162,12 @@ def gather(source: Any, rows: Int, order: Any, n: Int, out: Any, width: Int) -> 
 
 @part
 def scatter(grouped: Any, order: Any, n: Int, out: Any, rows: Int, width: Int) -> bool:
-    lanes = lane_count(out)
     for i in range(n):
         if i + ROWS_AHEAD < n:
             soon = np.int64(order[i + ROWS_AHEAD])
             prefetch_write(out, soon * width)
-            if width > lanes:
-                prefetch_write(out, soon * width + lanes)
+            if width > WORDS_PER_LINE:
+                prefetch_write(out, soon * width + WORDS_PER_LINE)
         row = np.int64(order[i])
         if row >= rows:
             return False

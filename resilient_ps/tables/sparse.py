@@ -104,7 +104,11 @@ class SparseShard:
             self._hyper,
             self._parameters.work,
         ):
-            self._grow(full)
+            try:
+                self._grow(full)
+            except (BadInput, MemoryError, OSError):
+                self._undo()
+                raise
 
     def keys(self) -> NDArray[np.uint64]:
         """All keys, ascending."""
@@ -148,7 +152,6 @@ class SparseShard:
     def _grow(self, full: Int) -> None:
         rows = int(self._meta[kernels.ROWS])
         if rows > self.max_rows:
-            self._undo()
             raise BadInput(
                 f"{self.spec.describe()}: this push would make more than {self.max_rows} rows in a"
                 " shard: use more shards, or hash the keys into a smaller range"

@@ -1,75 +1,90 @@
 """The optimisers' formulas, and one step over a run of values. Called by the kernels.
 
-The formulas compute with `lanes.py`'s vectors and are written in the order in which numpy would
-evaluate the text in `optimisers.py`; nothing is fused or reordered, so that a server's result is
-reproducible byte for byte.
+The formulas are written in the order in which numpy would evaluate the text in `optimisers.py`;
+nothing is fused or reordered, so that a server's result is reproducible byte for byte.
 
-All arrays come as addresses. A run of n values has its first at `values[at]`. Its gradient begins
-at `grads[grad_at]`, its slots of state at `state[first]` and `state[second]`; `h` are the
-optimiser's hyperparameters in the table's dtype.
+`h[i]` is an optimiser's i-th hyperparameter in the table's dtype, in every element of a vector.
+Adam's rates change with the row's count of steps: `set_adam_rates` puts them where `h` finds them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import types
-from numba.extending import overload
 
 from resilient_ps.tables.compiled import Int, part
-from resilient_ps.tables.lanes import (
-    lane_count,
-    load,
-    load_some,
-    root,
-    shrink,
-    spread,
-    store,
-    store_some,
-)
-from resilient_ps.tables.optimisers import FTRL, SGD, Adagrad, Adam, Momentum, Sum
+from resilient_ps.tables.lanes import Vector, emitted, for_vectors
 
-SUM, SGD_, MOMENTUM, ADAGRAD, ADAM, FTRL_ = (
-    kind.kind for kind in (Sum, SGD, Momentum, Adagrad, Adam, FTRL)
-)
+Slots = tuple[Vector, ...]
+
+ADAM_RATE, ADAM_ROOT = 6, 7  # where `set_adam_rates` writes, beyond Adam's own hyperparameters
 
 
-@part
-def momentum(w: Any, b: Any, g: Any, lr: Any, mu: Any) -> Any:
-    b = mu * b + g
-    return w - lr * b, b
+class Hyperparameters:
+    """Vectors of the hyperparameters, loaded as a formula asks for them."""
+
+    def __init__(self, builder: Any, base: Any, count: int) -> None:
+        self._builder, self._base, self._count = builder, base, count
+
+    def __getitem__(self, i: int) -> Vector:
+        pointer = self._builder.gep(self._base, [ir.Constant(ir.IntType(64), i)])
+        return Vector.repeat(self._builder, self._builder.load(pointer), self._count)
 
 
-@part
-def nesterov(w: Any, b: Any, g: Any, lr: Any, mu: Any) -> Any:
-    b = mu * b + g
-    return w - lr * (g + mu * b), b
+def add(h: Hyperparameters, w: Vector, g: Vector) -> Slots:
+    return (w + g,)
 
 
-@part
-def adagrad(w: Any, a: Any, g: Any, lr: Any, epsilon: Any) -> Any:
+def sgd(h: Hyperparameters, w: Vector, g: Vector) -> Slots:
+    return (w - h[0] * g,)
+
+
+def momentum(h: Hyperparameters, w: Vector, g: Vector, b: Vector) -> Slots:
+    b = h[1] * b + g
+    return w - h[0] * b, b
+
+
+def nesterov(h: Hyperparameters, w: Vector, g: Vector, b: Vector) -> Slots:
+    b = h[1] * b + g
+    return w - h[0] * (g + h[1] * b), b
+
+
+def adagrad(h: Hyperparameters, w: Vector, g: Vector, a: Vector) -> Slots:
     a = a + g * g
-    return w - lr * g / (root(a) + epsilon), a
+    return w - h[0] * g / (a.root() + h[1]), a
 
 
-@part
-def adam(w: Any, m: Any, v: Any, g: Any, h: Any) -> Any:
-    rate, epsilon, beta1, beta2, rest1, rest2, root_of_correction = h
-    m = beta1 * m + rest1 * g
-    v = beta2 * v + rest2 * g * g
-    return w - rate * m / (root(v) / root_of_correction + epsilon), m, v
+def adam(h: Hyperparameters, w: Vector, g: Vector, m: Vector, v: Vector) -> Slots:
+    m = h[2] * m + h[4] * g
+    v = h[3] * v + h[5] * g * g
+    return w - h[ADAM_RATE] * m / (v.root() / h[ADAM_ROOT] + h[1]), m, v
 
 
-@part
-def ftrl(w: Any, z: Any, n: Any, g: Any, h: Any) -> Any:
-    alpha, beta, l1, l2, zero, _, _ = h
-    square = g * g
-    root_of_n = root(n)
-    n = n + square
-    new_root = root(n)
-    z = z + (g - (new_root - root_of_n) / alpha * w)
-    return zero - shrink(z, l1) / ((beta + new_root) / alpha + l2), z, n
+def ftrl(h: Hyperparameters, w: Vector, g: Vector, z: Vector, n: Vector) -> Slots:
+    alpha, beta, l1, l2 = h[0], h[1], h[2], h[3]
+    old_root = n.root()
+    n = n + g * g
+    root = n.root()
+    z = z + (g - (root - old_root) / alpha * w)
+    return -(z.shrink(l1) / ((beta + root) / alpha + l2)), z, n
+
+
+# In the order of their numbers, which kernels get; the last part of each is its count of slots.
+FORMULAS: dict[str, tuple[Callable[..., Slots], int]] = {
+    "sum": (add, 0),
+    "sgd": (sgd, 0),
+    "momentum": (momentum, 1),
+    "nesterov": (nesterov, 1),
+    "adagrad": (adagrad, 1),
+    "adam": (adam, 2),
+    "ftrl": (ftrl, 2),
+}
+NUMBERS = {name: number for number, name in enumerate(FORMULAS)}
+ADAM = NUMBERS["adam"]
 
 
 @part
@@ -85,169 +100,89 @@ def power(base: float, exponent: Int) -> float:
 
 
 @part
-def step_sum(values: Any, at: Int, grads: Any, grad_at: Int, n: Int) -> None:
-    lanes = lane_count(values)
-    i = 0
-    while i + lanes <= n:
-        store(values, at + i, load(values, at + i) + load(grads, grad_at + i))
-        i += lanes
-    if i < n:
-        rest = n - i
-        total = load_some(values, at + i, rest) + load_some(grads, grad_at + i, rest)
-        store_some(values, at + i, rest, total)
+def set_adam_rates(state: Any, steps_at: Int, hyper: Any, h: Any) -> None:
+    """Count a step at `state[steps_at]`, and correct the rates in `h` for it, in float64."""
+    state[steps_at] += 1
+    steps = int(state[steps_at])
+    h[ADAM_RATE] = hyper[0] / (1.0 - power(hyper[2], steps))
+    h[ADAM_ROOT] = np.sqrt(1.0 - power(hyper[3], steps))
 
 
-@part
-def step_sgd(values: Any, at: Int, grads: Any, grad_at: Int, n: Int, h: Any) -> None:
-    lanes = lane_count(values)
-    lr = spread(values, h[0])
-    i = 0
-    while i + lanes <= n:
-        store(values, at + i, load(values, at + i) - lr * load(grads, grad_at + i))
-        i += lanes
-    if i < n:
-        rest = n - i
-        w = load_some(values, at + i, rest) - lr * load_some(grads, grad_at + i, rest)
-        store_some(values, at + i, rest, w)
+@emitted
+def step(
+    typing_context: Any, number: Any, values: Any, at: Any, state: Any, first: Any, second: Any,
+    grads: Any, grad_at: Any, n: Any, h: Any,
+) -> Any:  # fmt: skip
+    """One step of formula `number` on the n values from `values[at]` on.
 
+    The gradient is from `grads[grad_at]` on, the slots of state from `state[first]` and
+    `state[second]` on; `h` are the hyperparameters in the table's dtype. All arrays are addresses.
+    Integers can only be summed.
+    """
+    floats = isinstance(values.dtype, types.Float)
+    formulas = FORMULAS if floats else {"sum": FORMULAS["sum"]}
 
-def _step_with_one_slot(formula: Any) -> Any:
-    @part
-    def step(
-        values: Any, at: Int, state: Any, first: Int, grads: Any, grad_at: Int, n: Int, h: Any
-    ) -> None:
-        lanes = lane_count(values)
-        a = spread(values, h[0])
-        b = spread(values, h[1])
-        i = 0
-        while i + lanes <= n:
-            w, s = load(values, at + i), load(state, first + i)
-            w, s = formula(w, s, load(grads, grad_at + i), a, b)
-            store(values, at + i, w)
-            store(state, first + i, s)
-            i += lanes
-        if i < n:
-            rest = n - i
-            w, s = load_some(values, at + i, rest), load_some(state, first + i, rest)
-            w, s = formula(w, s, load_some(grads, grad_at + i, rest), a, b)
-            store_some(values, at + i, rest, w)
-            store_some(state, first + i, rest, s)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        done = builder.append_basic_block("done")
+        switch = builder.switch(arguments[0], done)
+        for name, (formula, slots) in formulas.items():
+            block = builder.append_basic_block(name)
+            switch.add_case(ir.Constant(ir.IntType(64), NUMBERS[name]), block)
+            builder.position_at_end(block)
+            _emit_step(builder, formula, slots, arguments[1:])
+            builder.branch(done)
+        builder.position_at_end(done)
+        return context.get_dummy_value()
 
-    return step
-
-
-def _step_with_two_slots(formula: Any) -> Any:
-    @part
-    def step(
-        values: Any, at: Int, state: Any, first: Int, second: Int,
-        grads: Any, grad_at: Int, n: Int, h: Any,
-    ) -> None:  # fmt: skip
-        lanes = lane_count(values)
-        i = 0
-        while i + lanes <= n:
-            w, s, t = load(values, at + i), load(state, first + i), load(state, second + i)
-            w, s, t = formula(w, s, t, load(grads, grad_at + i), h)
-            store(values, at + i, w)
-            store(state, first + i, s)
-            store(state, second + i, t)
-            i += lanes
-        if i < n:
-            rest = n - i
-            w = load_some(values, at + i, rest)
-            s, t = load_some(state, first + i, rest), load_some(state, second + i, rest)
-            w, s, t = formula(w, s, t, load_some(grads, grad_at + i, rest), h)
-            store_some(values, at + i, rest, w)
-            store_some(state, first + i, rest, s)
-            store_some(state, second + i, rest, t)
-
-    return step
-
-
-step_momentum = _step_with_one_slot(momentum)
-step_nesterov = _step_with_one_slot(nesterov)
-step_adagrad = _step_with_one_slot(adagrad)
-step_with_ftrl = _step_with_two_slots(ftrl)
-step_with_adam = _step_with_two_slots(adam)
-
-
-@part
-def spread_seven(values: Any, h: Any, first: Any, last: Any) -> Any:
+    index = types.intp
     return (
-        spread(values, first),
-        spread(values, h[1]),
-        spread(values, h[2]),
-        spread(values, h[3]),
-        spread(values, h[4]),
-        spread(values, h[5]),
-        spread(values, last),
+        types.void(index, values, index, state, index, index, grads, index, index, h),
+        generate,
     )
 
 
-@part
-def step_ftrl(
-    values: Any, at: Int, state: Any, first: Int, second: Int,
-    grads: Any, grad_at: Int, n: Int, h: Any,
-) -> None:  # fmt: skip
-    lanes = spread_seven(values, h, h[0], h[6])
-    step_with_ftrl(values, at, state, first, second, grads, grad_at, n, lanes)
+def _emit_step(
+    builder: Any, formula: Callable[..., Slots], slots: int, arguments: list[Any]
+) -> None:
+    values, at, state, first, second, grads, grad_at, n, h = arguments
+
+    def body(i: Any, count: int) -> None:
+        targets = [(values, at), (state, first), (state, second)][: 1 + slots]
+        places = [(base, builder.add(start, i)) for base, start in targets]
+        w, *old = (Vector.load(builder, base, index, count) for base, index in places)
+        g = Vector.load(builder, grads, builder.add(grad_at, i), count)
+        new = formula(Hyperparameters(builder, h, count), w, g, *old)
+        for vector, (base, index) in zip(new, places, strict=True):
+            vector.store(base, index)
+
+    for_vectors(builder, values.type.pointee, n, body)
 
 
-@part
-def step_adam(
-    values: Any, at: Int, state: Any, first: Int, second: Int, steps_at: Int,
-    grads: Any, grad_at: Int, n: Int, h: Any, hyper: Any,
-) -> None:  # fmt: skip
-    state[steps_at] += 1
-    steps = int(state[steps_at])
-    rate = hyper[0] / (1.0 - power(hyper[2], steps))
-    root_of_correction = np.sqrt(1.0 - power(hyper[3], steps))
-    lanes = spread_seven(values, h, rate, root_of_correction)
-    step_with_adam(values, at, state, first, second, grads, grad_at, n, lanes)
+@emitted
+def add_run(typing_context: Any, total: Any, at: Any, grads: Any, grad_at: Any, n: Any) -> Any:
+    """`total[at : at + n] += grads[grad_at : grad_at + n]`, of addresses."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        base, start, *gradient_and_n = arguments
+        unused = [base, start, start]
+        _emit_step(builder, add, 0, [base, start, *unused, *gradient_and_n, base])
+        return context.get_dummy_value()
+
+    return types.void(total, types.intp, grads, types.intp, types.intp), generate
 
 
-def step(
-    kind: int, values: Any, at: int, state: Any, first: int, second: int, steps_at: int,
-    grads: Any, grad_at: int, n: int, h: Any, hyper: Any,
-) -> None:  # fmt: skip
-    """One step of the optimiser `kind`; for kernels only. Integers can only be summed.
+@emitted
+def copy_run(typing_context: Any, source: Any, source_at: Any, out: Any, at: Any, n: Any) -> Any:
+    """`out[at : at + n] = source[source_at : source_at + n]`, of addresses."""
 
-    The count of steps is at `state[steps_at]`; `hyper` are the hyperparameters in float64.
-    """
-    raise NotImplementedError("only in compiled code")
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        base, start, target, target_start, length = arguments
 
+        def body(i: Any, count: int) -> None:
+            vector = Vector.load(builder, base, builder.add(start, i), count)
+            vector.store(target, builder.add(target_start, i))
 
-@overload(
-    step, strict=False, jit_options={"forceinline": True, "nogil": True, "error_model": "numpy"}
-)
-def _step(
-    kind: Any, values: Any, at: Any, state: Any, first: Any, second: Any, steps_at: Any,
-    grads: Any, grad_at: Any, n: Any, h: Any, hyper: Any,
-) -> Any:  # fmt: skip
-    return _step_of_integers if isinstance(values.dtype, types.Integer) else _step_of_floats
+        for_vectors(builder, base.type.pointee, length, body)
+        return context.get_dummy_value()
 
-
-def _step_of_integers(
-    kind: Any, values: Any, at: Any, state: Any, first: Any, second: Any, steps_at: Any,
-    grads: Any, grad_at: Any, n: Any, h: Any, hyper: Any,
-) -> None:  # fmt: skip
-    step_sum(values, at, grads, grad_at, n)
-
-
-def _step_of_floats(
-    kind: Any, values: Any, at: Any, state: Any, first: Any, second: Any, steps_at: Any,
-    grads: Any, grad_at: Any, n: Any, h: Any, hyper: Any,
-) -> None:  # fmt: skip
-    if kind == ADAGRAD:
-        step_adagrad(values, at, state, first, grads, grad_at, n, h)
-    elif kind == SGD_:
-        step_sgd(values, at, grads, grad_at, n, h)
-    elif kind == FTRL_:
-        step_ftrl(values, at, state, first, second, grads, grad_at, n, h)
-    elif kind == ADAM:
-        step_adam(values, at, state, first, second, steps_at, grads, grad_at, n, h, hyper)
-    elif kind == SUM:
-        step_sum(values, at, grads, grad_at, n)
-    elif hyper[2] == 0.0:
-        step_momentum(values, at, state, first, grads, grad_at, n, h)
-    else:
-        step_nesterov(values, at, state, first, grads, grad_at, n, h)
+    return types.void(source, types.intp, out, types.intp, types.intp), generate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from resilient_ps.chaos.sim.cluster import (
     Wait,
 )
 from resilient_ps.consistency import BSP, JobSpec
-from resilient_ps.split import TableHandle
 from resilient_ps.tables.optimisers import SGD
 from resilient_ps.tables.spec import DenseSpec, SparseSpec
 
@@ -51,7 +50,7 @@ class BspProblem:
 
     seed: int
     ranks: int = 4
-    mode: BSP = BSP()
+    mode: BSP = field(default_factory=BSP)
 
     def __post_init__(self) -> None:
         self.cluster = SimCluster(self.seed)

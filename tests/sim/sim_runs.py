@@ -71,8 +71,8 @@ class CountersRun:
         held = self.cluster.read(self.load.slots, keys)[:, 0]
         return dict(zip(keys.tolist(), held.tolist(), strict=True))
 
-    def staleness(self) -> Verdict:
-        return check_staleness(self.load.row_history, self.mode)
+    def staleness(self, lives: dict[int, range] | None = None) -> Verdict:
+        return check_staleness(self.load.row_history, self.mode, lives)
 
     def exactly_once(self) -> Verdict:
         return check_one_hot(self.load.slot_history, self.slots())

@@ -109,7 +109,9 @@ def mixed_clocks(seed: int, guards: Guards) -> Any:
             yield Tick(b"")
 
     workers = [cluster.spawn(job, rank, 1, program) for rank in range(2)]
-    assert cluster.world.run_until(lambda: workers[0].clock == 2 and cluster.world.draw_bits(4) == 0)
+    assert cluster.world.run_until(
+        lambda: workers[0].clock == 2 and cluster.world.draw_bits(4) == 0
+    )
     cluster.world.kill(workers[0].process)
     workers.append(cluster.spawn(job, 0, 2, program))
     assert cluster.run(workers)
@@ -142,7 +144,7 @@ def test_a_tick_does_not_overtake_a_pull_of_its_clock_while_connections_break() 
         keys = np.arange(8, dtype=np.uint64)
         seen: list[tuple[int, list[int]]] = []
 
-        def program(worker: SimWorker, seen=seen, table=table, keys=keys):  # noqa: ANN001, ANN202
+        def program(worker: SimWorker, seen=seen, table=table, keys=keys):
             while worker.clock <= 6:
                 clock = worker.clock
                 push = Push(table, keys, np.ones((len(keys), 1), np.int64))

@@ -1,4 +1,4 @@
-"""Every push counts once: through broken connections, killed workers and processes that come back."""
+"""Every push counts once: through broken connections, kills, and processes that come back."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_program_that_is_not_repeatable_is_told_so(mode: Consistency, fault: s
         cluster = SimCluster(seed)
         slots = cluster.create_table(1, SparseSpec("slots", 1, "int64", Sum()))
 
-        def program(worker: SimWorker, slots=slots) -> Generator[Operation, Any, None]:  # noqa: ANN001
+        def program(worker: SimWorker, slots=slots) -> Generator[Operation, Any, None]:
             again = worker.session.worker.incarnation > 1
             for n in range(5):
                 keys = np.arange(n, n + 8, dtype=np.uint64)

@@ -106,11 +106,35 @@ def test_a_pull_gives_the_blocks_in_the_order_asked_for() -> None:
     assert shard.pull(np.empty(0, np.uint64)).size == 0
 
 
-def test_a_pull_is_a_copy() -> None:
-    shard = shard_of(DenseSpec("t", (4,), "float32", Sum()))
-    for wanted in (shard.blocks, shard.blocks[:1]):
-        shard.pull(wanted)[:] = 7
-        np.testing.assert_array_equal(shard.pull(shard.blocks), np.zeros(4))
+def test_what_was_pulled_is_not_changed_by_a_later_push() -> None:
+    shard = shard_of(DenseSpec("t", SPEC.shape, "float32", Sum()))
+    held = [shard.pull(shard.blocks), shard.pull(shard.blocks[1:3])[5:].data]
+    before = [np.array(each) for each in held]
+    ones = np.ones(SPEC.elements, np.float32)
+    shard.push(shard.blocks, ones)
+    shard.push(shard.blocks, ones)
+    for each, as_it_was in zip(held, before, strict=True):
+        np.testing.assert_array_equal(each, as_it_was)
+    np.testing.assert_array_equal(shard.pull(shard.blocks), 2 * ones)
+
+
+def test_what_was_pulled_cannot_be_written() -> None:
+    shard = shard_of(DenseSpec("t", SPEC.shape, "float32", Sum()))
+    with pytest.raises(ValueError, match="read-only"):
+        shard.pull(shard.blocks)[:] = 7
+
+
+def test_a_push_copies_the_values_only_while_somebody_holds_them() -> None:
+    shard = shard_of(DenseSpec("t", SPEC.shape, "float32", Sum()))
+    ones = np.ones(SPEC.elements, np.float32)
+    lent = shard.pull(shard.blocks)
+    address = lent.ctypes.data
+    shard.push(shard.blocks, ones)
+    moved = shard.pull(shard.blocks).ctypes.data
+    assert moved != address
+    del lent
+    shard.push(shard.blocks, ones)
+    assert shard.pull(shard.blocks).ctypes.data == moved
 
 
 @pytest.mark.parametrize("optimiser", [SGD(0.1), Adagrad(0.1), Adam()], ids=repr)

@@ -46,18 +46,26 @@ def test_a_push_creates_rows() -> None:
 def test_repeats_are_summed_before_one_step_is_taken() -> None:
     """Adagrad tells two steps from one step with the sum."""
     shard = SparseShard(SparseSpec("t", 1, "float64", Adagrad(lr=1.0)))
+    shard.push(keys_of(5), np.array([[1.0]]))
     shard.push(keys_of(5, 6, 5), np.array([[3.0], [1.0], [4.0]]))
-    stepped_once = -7.0 / 7.0
-    stepped_twice = -3.0 / 3.0 - 4.0 / np.sqrt(3.0**2 + 4.0**2)
+    stepped_once = -1.0 - 7.0 / np.sqrt(1.0 + 7.0**2)
+    stepped_twice = -1.0 - 3.0 / np.sqrt(1.0 + 3.0**2) - 4.0 / np.sqrt(1.0 + 3.0**2 + 4.0**2)
     assert shard.pull(keys_of(5))[0, 0] == pytest.approx(stepped_once, rel=1e-9)
     assert abs(stepped_twice - stepped_once) > 0.1, "the control must differ"
 
 
-def test_adam_counts_one_step_for_repeats() -> None:
+def test_repeats_of_a_new_key_are_summed_too() -> None:
+    shard = SparseShard(SparseSpec("t", 1, "float64", Adagrad(lr=1.0, initial_accumulator=1.0)))
+    shard.push(keys_of(5, 5), np.array([[3.0], [4.0]]))
+    assert shard.pull(keys_of(5))[0, 0] == pytest.approx(-7.0 / np.sqrt(50.0), rel=1e-9)
+
+
+def test_repeats_count_as_one_step() -> None:
     shard = SparseShard(SparseSpec("t", 1, "float64", Adam()))
-    shard.push(keys_of(5, 5, 5), np.ones((3, 1)))
+    for keys in (keys_of(5), keys_of(5, 5, 5)):
+        shard.push(keys, np.ones((keys.size, 1)))
     steps = shard.export()[2][0, -1]
-    assert steps == 1
+    assert steps == 2
 
 
 @pytest.mark.parametrize("dim", [1, 16, 19])
@@ -306,7 +314,7 @@ def test_bad_pulls_are_refused() -> None:
         with pytest.raises(BadInput, match="out must"):
             shard.pull(ONE, out)
     with pytest.raises(BadInput, match="keys must be uint64"):
-        shard.pull(np.array([1.0]))  # type: ignore[arg-type]
+        shard.pull(np.array([1.0]))
     with pytest.raises(BadInput, match="max_rows must be"):
         SparseShard(shard.spec, max_rows=0)
 

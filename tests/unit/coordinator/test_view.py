@@ -1,0 +1,113 @@
+"""The view of a cluster: records, kept up to date, and what happens to unreadable ones."""
+
+from __future__ import annotations
+
+from resilient_ps.coordinator.keys import ClusterKeys
+from resilient_ps.coordinator.kv import Event, KeyValue, WatchBatch
+from resilient_ps.coordinator.records import (
+    ClusterConfig,
+    IntentRecord,
+    JobRecord,
+    ServerRecord,
+    ShardRecord,
+)
+from resilient_ps.coordinator.view import ClusterView
+from resilient_ps.ids import Epoch
+
+KEYS = ClusterKeys("c")
+CONFIG = ClusterConfig("0123456789abcdef", 1, 2, 1, 1, 64, "s1")
+JOB = JobRecord(1, "j", "bsp", 2, "running")
+
+
+def server(name: str, process: int = 7) -> ServerRecord:
+    return ServerRecord(name, process, "127.0.0.1", 7000, "", "", 1.0, 5, "0.1", 1, "host")
+
+
+def shard(number: int) -> ShardRecord:
+    return ShardRecord(number, Epoch(1, 1), "s1", 7, ("s1",), (), 1, "n")
+
+
+def intent(number: int, state: str) -> IntentRecord:
+    return IntentRecord(number, "join", "j", 3, 0, state)  # type: ignore[arg-type]
+
+
+def item(key: bytes, value: bytes, revision: int = 1) -> KeyValue:
+    return KeyValue(key, value, 1, revision, 1)
+
+
+def put(key: bytes, value: bytes) -> Event:
+    return Event("put", item(key, value))
+
+
+def loaded() -> ClusterView:
+    view = ClusterView(KEYS)
+    items = [
+        item(KEYS.config, CONFIG.to_bytes()),
+        item(KEYS.server("s2"), server("s2").to_bytes()),
+        item(KEYS.server("s1"), server("s1").to_bytes()),
+        item(KEYS.shard(1), shard(1).to_bytes()),
+        item(KEYS.shard(0), shard(0).to_bytes()),
+        item(KEYS.job("j"), JOB.to_bytes()),
+    ]
+    view.load(items, 9)
+    return view
+
+
+def test_an_empty_view_knows_nothing() -> None:
+    view = ClusterView(KEYS)
+    assert (view.config, view.servers, view.shards, view.open_intents) == (None, [], [], [])
+    assert view.revision == 0
+
+
+def test_records_come_in_the_order_of_their_keys() -> None:
+    view = loaded()
+    assert view.config == CONFIG
+    assert [record.server for record in view.servers] == ["s1", "s2"]
+    assert [record.shard for record in view.shards] == [0, 1]
+    assert view.job("j") == JOB
+    assert view.job("other") is None
+    assert view.revision == 9
+
+
+def test_changes_replace_and_remove() -> None:
+    view = loaded()
+    gone = Event("delete", item(KEYS.server("s1"), b""))
+    view.apply(WatchBatch(10, (put(KEYS.server("s2"), server("s2", 8).to_bytes()), gone)))
+    assert [(record.server, record.process) for record in view.servers] == [("s2", 8)]
+    assert KEYS.server("s1") not in view.items
+    assert view.revision == 10
+
+
+def test_a_full_read_removes_what_it_does_not_have() -> None:
+    view = loaded()
+    view.load([item(KEYS.config, CONFIG.to_bytes())], 12)
+    assert view.config == CONFIG
+    assert (view.servers, view.shards, view.job("j")) == ([], [], None)
+
+
+def test_open_intents_come_in_the_order_of_their_numbers() -> None:
+    view = loaded()
+    events = tuple(
+        put(KEYS.intent(number), intent(number, state).to_bytes())
+        for number, state in [(12, "open"), (2, "open"), (1, "done"), (3, "aborted")]
+    )
+    view.apply(WatchBatch(10, events))
+    assert [record.number for record in view.open_intents] == [2, 12]
+
+
+def test_an_unreadable_value_is_reported_once_and_leaves_what_was_known() -> None:
+    view = loaded()
+    view.apply(WatchBatch(10, (put(KEYS.server("s1"), b"\xff{"), put(KEYS.shard(0), b"{}"))))
+    assert len(view.problems) == 2
+    assert KEYS.server("s1").decode() in view.problems[0]
+    assert [record.server for record in view.servers] == ["s1", "s2"]
+    view.problems.clear()
+    view.apply(WatchBatch(11, (put(KEYS.config, CONFIG.to_bytes()),)))
+    assert view.problems == []
+
+
+def test_keys_of_later_versions_are_kept_and_not_read() -> None:
+    view = loaded()
+    view.apply(WatchBatch(10, (put(KEYS.prefix + b"new/thing", b"\x00"),)))
+    assert view.problems == []
+    assert KEYS.prefix + b"new/thing" in view.items

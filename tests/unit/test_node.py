@@ -1,0 +1,430 @@
+"""A server as a whole: greetings, leases, whose shards it serves, and bad records in etcd."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resilient_ps.consistency import BSP, JobSpec
+from resilient_ps.coordinator.keys import ClusterKeys
+from resilient_ps.coordinator.kv import (
+    KvAnswered,
+    KvCall,
+    KvChanged,
+    KvFailed,
+    KvReset,
+    KvWatch,
+    LeaseRefresh,
+    Put,
+    Read,
+    ReadResult,
+    Txn,
+)
+from resilient_ps.coordinator.memory import Compacted, MemoryKv
+from resilient_ps.coordinator.records import ServerRecord, ShardRecord
+from resilient_ps.errors import ResilientPsError, Unavailable
+from resilient_ps.ids import NOWHERE, READER, Epoch, Position, WorkerId
+from resilient_ps.machine import (
+    Drop,
+    Exit,
+    Log,
+    MessageArrived,
+    PeerLost,
+    Send,
+    SetTimer,
+    Started,
+    StopAsked,
+    TimerFired,
+)
+from resilient_ps.messages import (
+    PROTOCOL,
+    Answer,
+    Ask,
+    Hello,
+    Kind,
+    Part,
+    PartAnswer,
+    Refuse,
+    Request,
+    Status,
+    Told,
+    Welcome,
+)
+from resilient_ps.node import NodeSettings, build_node
+from resilient_ps.tables.optimisers import Sum
+from resilient_ps.tables.spec import SparseSpec
+
+KEYS = ClusterKeys("c")
+SECOND_NS = 10**9
+CLIENT = "client:1"
+RECORD = ServerRecord("s1", 77, "127.0.0.1", 7000, "", "", 1.0, 0, "0.1", 1, "host")
+
+
+class Served:
+    """A node with etcd's model behind it; all effects are performed at once."""
+
+    def __init__(self) -> None:
+        self.model = MemoryKv()
+        self.now_ns = SECOND_NS
+        self.node = build_node(NodeSettings("c", RECORD, 4), lambda bits: 5)
+        self.sent: list[Send] = []
+        self.logs: list[Log] = []
+        self.others: list[Any] = []
+        self.timers: dict[str, int] = {}
+        self.watch: int | None = None
+        self.etcd_answers = True
+
+    def handle(self, event: Any) -> None:
+        effects: list[Any] = [*self.node.handle(event, self.now_ns), *self._changes()]
+        while effects:
+            effect = effects.pop(0)
+            match effect:
+                case KvCall(ref, request) if self.etcd_answers:
+                    effects += self.node.handle(self._ask(ref, request), self.now_ns)
+                case KvCall(ref):
+                    failed = KvFailed(ref, Unavailable("no etcd"), unknown=True)
+                    effects += self.node.handle(failed, self.now_ns)
+                case KvWatch(_, prefix, revision):
+                    self.watch = self.model.watch(prefix, revision)
+                case Send():
+                    self.sent.append(effect)
+                case Log():
+                    self.logs.append(effect)
+                case SetTimer(name, at_ns):
+                    self.timers[name] = at_ns
+                case _:
+                    self.others.append(effect)
+            effects += self._changes()
+
+    def _ask(self, ref: int, request: Any) -> KvAnswered | KvFailed:
+        try:
+            return KvAnswered(ref, self.model.apply(request, self.now_ns))
+        except ResilientPsError as error:
+            return KvFailed(ref, error, unknown=False)
+
+    def _changes(self) -> list[Any]:
+        if self.watch is None:
+            return []
+        batches = self.model.poll(self.watch)
+        assert not isinstance(batches, Compacted)
+        return [
+            effect
+            for batch in batches
+            for effect in self.node.handle(KvChanged(31, batch), self.now_ns)
+        ]
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """A change in etcd that the node sees."""
+        self.model.apply(Txn((), (Put(key, value),)), self.now_ns)
+        self.handle(TimerFired("nothing"))
+
+    def says(self, message: Any, peer: str = CLIENT) -> list[Any]:
+        """What the node answers to a message: messages to that peer, and drops."""
+        self.sent.clear()
+        self.others.clear()
+        self.handle(MessageArrived(peer, message))
+        return [send.message for send in self.sent if send.peer == peer] + self.others
+
+
+def serving(*, greeted: bool = True) -> Served:
+    """A server that has set up its own cluster, and a client that has said hello."""
+    served = Served()
+    served.handle(Started())
+    assert sorted(served.node.shards) == [0, 1, 2, 3]
+    if greeted:
+        served.says(Hello(PROTOCOL, "c", "a test"))
+    return served
+
+
+def ask(served: Served, kind: Kind, *shards: int, seen: Position = NOWHERE, **more: Any) -> Answer:
+    """The answer to a request without keys, by all these shards."""
+    parts = tuple(Part(shard, seen) for shard in shards)
+    (answer,) = served.says(Request(kind, 9, parts, **more))
+    assert isinstance(answer, Answer)
+    return answer
+
+
+def statuses(answer: Answer) -> list[Status]:
+    return [part.status for part in answer.parts]
+
+
+def open_table(served: Served, *shards: int) -> Answer:
+    text = SparseSpec("t", 1, "int64", Sum()).to_json().encode()
+    return ask(served, Kind.OPEN_TABLE, *shards, table=1, text=text)
+
+
+# -- coming up
+
+
+def test_a_lone_server_creates_its_cluster_and_serves_all_shards() -> None:
+    served = serving()
+    status = served.node.status(served.now_ns)
+    assert status["coordinator"]
+    assert status["lease_s"] == 4.0
+    assert status["connections"] == 1
+    assert [shard["shard"] for shard in status["shards"]] == [0, 1, 2, 3]
+
+
+def test_without_etcd_it_tries_again_and_serves_when_etcd_comes() -> None:
+    served = Served()
+    served.etcd_answers = False
+    served.handle(Started())
+    assert served.node.shards == {}
+    served.etcd_answers = True
+    served.now_ns += SECOND_NS
+    for name in ("membership", "view"):
+        served.handle(TimerFired(name))
+    assert sorted(served.node.shards) == [0, 1, 2, 3]
+
+
+# -- greetings
+
+
+def test_a_greeting_is_answered_with_who_it_is() -> None:
+    served = serving(greeted=False)
+    assert served.says(Hello(PROTOCOL, "c", "a test")) == [Welcome("s1", 77, 1)]
+
+
+@pytest.mark.parametrize(
+    ("hello", "why"),
+    [
+        (Hello(PROTOCOL, "other", "x"), "belongs to cluster 'c', not 'other'"),
+        (Hello(PROTOCOL + 1, "c", "x"), "upgrade one of them"),
+    ],
+)
+def test_who_wants_another_cluster_or_protocol_is_refused_and_dropped(
+    hello: Hello, why: str
+) -> None:
+    served = serving(greeted=False)
+    refuse, drop = served.says(hello)
+    assert isinstance(refuse, Refuse)
+    assert why in refuse.why
+    assert isinstance(drop, Drop)
+    assert isinstance(served.says(Ask(1, "status"))[0], Refuse)
+
+
+@pytest.mark.parametrize("message", [Request(Kind.PULL, 1, (Part(0),)), Ask(1, "status")])
+def test_nothing_is_answered_before_a_greeting(message: Any) -> None:
+    served = serving(greeted=False)
+    refuse, drop = served.says(message)
+    assert refuse == Refuse("say Hello first")
+    assert drop == Drop(CLIENT, "no greeting")
+
+
+def test_a_peer_that_comes_back_must_greet_again() -> None:
+    served = serving()
+    served.handle(PeerLost(CLIENT))
+    assert isinstance(served.says(Ask(1, "status"))[0], Refuse)
+
+
+def test_its_status_is_told() -> None:
+    (told,) = serving().says(Ask(4, "status"))
+    assert isinstance(told, Told)
+    assert told.request == 4
+    assert json.loads(told.body)["server"] == "s1"
+
+
+def test_answers_from_clients_are_ignored() -> None:
+    served = serving()
+    assert served.says(Answer(1, (PartAnswer(0, Status.OK),))) == []
+
+
+# -- serving
+
+
+def test_the_parts_of_a_request_are_answered_in_one_message() -> None:
+    answer = open_table(serving(), 0, 2, 3)
+    assert [part.shard for part in answer.parts] == [0, 2, 3]
+    assert statuses(answer) == [Status.OK] * 3
+
+
+def test_each_part_gets_its_own_keys_and_values() -> None:
+    served = serving()
+    open_table(served, 0, 1)
+    text = JobSpec(1, "j", 1, BSP()).to_json().encode()
+    me = WorkerId(1, 0, 1)
+    ask(served, Kind.OPEN_JOB, 0, 1, worker=me, text=text)
+    ask(served, Kind.FENCE, 0, 1, worker=me)
+    keys, values = np.array([1, 2, 3], np.uint64), np.array([10, 20, 30], np.int64)
+    parts = (Part(0, count=1, elements=1), Part(1, count=2, elements=2))
+    served.says(
+        Request(Kind.PUSH, 1, parts, worker=me, clock=1, n=1, table=1, keys=keys, values=(values,))
+    )
+    tick = Request(Kind.TICK, 2, (Part(0, prev=1), Part(1, prev=1)), worker=me, clock=1)
+    assert statuses(served.says(tick)[0]) == [Status.OK] * 2
+    pull = Request(
+        Kind.PULL, 3, (Part(0, count=2), Part(1, count=2)), worker=READER, table=1,
+        keys=np.array([1, 2, 3, 2], np.uint64),
+    )  # fmt: skip
+    (answer,) = served.says(pull)
+    assert np.concatenate(answer.values).tolist() == [10, 0, 30, 20]
+
+
+def test_shards_of_elsewhere_and_of_a_later_position_are_not_its_own() -> None:
+    served = serving()
+    elsewhere = ask(served, Kind.TICK, 0, 99)
+    assert statuses(elsewhere) == [Status.UNKNOWN, Status.NOT_OWNER]
+    later = ask(served, Kind.TICK, 0, seen=Position(Epoch(1, 2), 0))
+    assert statuses(later) == [Status.NOT_OWNER]
+
+
+def test_past_its_lease_it_answers_nothing_but_not_owner() -> None:
+    served = serving()
+    served.etcd_answers = False
+    served.now_ns += 4 * SECOND_NS - 1
+    assert statuses(open_table(served, 0)) == [Status.OK]
+    served.now_ns += 1
+    answer = open_table(served, 0, 1)
+    assert statuses(answer) == [Status.NOT_OWNER] * 2
+    assert b"no valid lease" in answer.parts[0].text
+    served.etcd_answers = True
+    served.handle(TimerFired("membership"))
+    assert statuses(open_table(served, 1)) == [Status.OK]
+
+
+def test_a_shard_that_goes_to_another_is_dropped() -> None:
+    served = serving()
+    record = ShardRecord(2, Epoch(1, 2), "s2", 88, ("s2",), (), 1, "n")
+    served.put(KEYS.shard(2), record.to_bytes())
+    assert sorted(served.node.shards) == [0, 1, 3]
+    assert statuses(ask(served, Kind.TICK, 2)) == [Status.NOT_OWNER]
+
+
+def test_the_shards_of_an_earlier_process_of_this_name_are_not_its_own() -> None:
+    served = serving()
+    record = ShardRecord(2, Epoch(1, 1), "s1", 76, ("s1",), (), 1, "n")
+    served.put(KEYS.shard(2), record.to_bytes())
+    assert 2 not in served.node.shards
+
+
+def test_a_lost_lease_is_replaced_and_shards_are_kept() -> None:
+    served = serving()
+    shards = dict(served.node.shards)
+    served.now_ns += 10 * SECOND_NS
+    served.model.expire(served.now_ns)
+    served.handle(TimerFired("membership"))
+    assert [log.event for log in served.logs if log.level == "error"] == ["lease lost"]
+    assert served.node.membership.may_answer(served.now_ns)
+    assert served.node.shards == shards
+
+
+# -- waiting pulls
+
+
+def waiting(served: Served, wait_s: float = 2.0) -> Request:
+    """A pull of clock 2 that waits for the other rank."""
+    open_table(served, 0)
+    text = JobSpec(1, "j", 2, BSP()).to_json().encode()
+    me = WorkerId(1, 0, 1)
+    ask(served, Kind.OPEN_JOB, 0, worker=me, text=text)
+    ask(served, Kind.FENCE, 0, worker=me)
+    pull = Request(
+        Kind.PULL, 5, (Part(0, count=1),), worker=me, clock=2, table=1,
+        keys=np.array([1], np.uint64), wait_ns=int(wait_s * SECOND_NS),
+    )  # fmt: skip
+    assert served.says(pull) == []
+    return pull
+
+
+def test_a_waiting_pull_is_answered_at_its_deadline() -> None:
+    served = serving()
+    waiting(served)
+    assert served.timers["pulls"] == served.now_ns + 2 * SECOND_NS
+    served.now_ns = served.timers["pulls"]
+    served.handle(TimerFired("pulls"))
+    (send,) = served.sent
+    assert send.peer == CLIENT
+    assert statuses(send.message) == [Status.DEADLINE]  # type: ignore[arg-type]
+
+
+def test_an_earlier_deadline_moves_the_timer_and_a_later_one_does_not() -> None:
+    served = serving()
+    waiting(served, wait_s=2)
+    pull = waiting(served, wait_s=1)
+    assert served.timers["pulls"] == served.now_ns + SECOND_NS
+    served.says(replace(pull, request=6, wait_ns=3 * SECOND_NS))
+    assert served.timers["pulls"] == served.now_ns + SECOND_NS
+
+
+def test_past_the_lease_a_waiting_pull_is_turned_away() -> None:
+    served = serving()
+    waiting(served, wait_s=5)
+    served.now_ns += 5 * SECOND_NS
+    served.handle(TimerFired("pulls"))
+    assert statuses(served.sent[-1].message) == [Status.NOT_OWNER]  # type: ignore[arg-type]
+
+
+def test_the_pulls_of_a_dropped_shard_are_turned_away() -> None:
+    served = serving()
+    waiting(served)
+    record = ShardRecord(0, Epoch(1, 2), "s2", 88, ("s2",), (), 1, "n")
+    served.put(KEYS.shard(0), record.to_bytes())
+    assert statuses(served.sent[-1].message) == [Status.NOT_OWNER]  # type: ignore[arg-type]
+
+
+def test_the_pulls_of_a_lost_peer_are_forgotten() -> None:
+    served = serving()
+    waiting(served)
+    served.handle(PeerLost(CLIENT))
+    served.sent.clear()
+    served.now_ns = served.timers["pulls"]
+    served.handle(TimerFired("pulls"))
+    assert served.sent == []
+
+
+# -- bad records, and the end
+
+
+def test_bad_values_in_etcd_are_logged_once_and_do_not_stop_it() -> None:
+    served = serving()
+    for key in (KEYS.server("s9"), KEYS.shard(1), KEYS.config, KEYS.intent(1), KEYS.job("j")):
+        served.put(key, b"\x00 no record")
+    bad = [log for log in served.logs if log.event == "bad record in etcd"]
+    assert len(bad) == 5
+    assert KEYS.shard(1).decode() in bad[1].fields["error"]
+    assert sorted(served.node.shards) == [0, 1, 2, 3]
+    assert statuses(open_table(served, 0, 1)) == [Status.OK] * 2
+
+
+def test_after_a_compaction_it_goes_on_from_what_was_read() -> None:
+    served = serving()
+    result = served.model.apply(Read(KEYS.prefix, prefix=True), served.now_ns)
+    items = tuple(item for item in result.items if item.key != KEYS.shard(3))
+    served.handle(KvReset(31, items, result.revision))
+    assert sorted(served.node.shards) == [0, 1, 2]
+
+
+def test_a_stop_gives_the_lease_back_and_exits() -> None:
+    served = serving()
+    served.handle(StopAsked())
+    assert served.others == [Exit(0, "stopped on request")]
+    assert served.model.apply(Read(KEYS.server("s1")), served.now_ns).items == ()
+    assert statuses(open_table(served, 0)) == [Status.NOT_OWNER]
+
+
+def test_peers_are_found_by_the_names_in_their_records() -> None:
+    served = serving()
+    address = served.node.address_of("server:s1")
+    assert address is not None
+    assert (address.host, address.port) == ("127.0.0.1", 7000)
+    assert served.node.address_of("server:s2") is None
+
+
+def test_long_texts_travel_in_several_messages() -> None:
+    parts = tuple(Part(shard) for shard in range(300)) * 20
+    messages = serving().says(Request(Kind.TICK, 1, parts, worker=WorkerId(9, 0, 1)))
+    assert len(messages) > 1
+    assert sum(len(message.parts) for message in messages) == 6000
+
+
+def test_it_renews_its_lease() -> None:
+    served = serving()
+    assert "membership" in served.timers
+    served.now_ns = served.timers["membership"]
+    effects = served.node.handle(TimerFired("membership"), served.now_ns)
+    assert [type(e.request) for e in effects if isinstance(e, KvCall)] == [LeaseRefresh]
+    assert isinstance(served.model.apply(Read(KEYS.config), served.now_ns), ReadResult)

@@ -1,0 +1,375 @@
+"""A session: what leaves when. Answers are written by hand; one server has both shards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from routings import routing
+
+from resilient_ps.calls import RESEND_TIMER, ROUTING_REF, Piece
+from resilient_ps.consistency import BSP, SSP, Consistency, JobSpec
+from resilient_ps.coordinator.keys import ClusterKeys
+from resilient_ps.coordinator.kv import KeyValue, KvAnswered, KvCall, KvFailed, ReadResult
+from resilient_ps.errors import (
+    DeadlineExceeded,
+    Fenced,
+    FixTheCall,
+    NotFound,
+    NotRepeatable,
+    Reopen,
+    ResilientPsError,
+    Unavailable,
+)
+from resilient_ps.ids import Epoch, Position, WorkerId
+from resilient_ps.machine import MessageArrived, PeerLost, Send, SetTimer, TimerFired
+from resilient_ps.messages import NO_KEYS, Answer, Kind, PartAnswer, Refuse, Request, Status
+from resilient_ps.session import Resolved, Session, SessionEffect
+from resilient_ps.split import Split
+from resilient_ps.takeover import Settled, Step
+
+S1 = "server:s1"
+NO_SPLIT = Split(NO_KEYS, {}, 0)
+
+
+class Driven:
+    """A session, what it has sent and not been answered, and what it has resolved."""
+
+    def __init__(self, mode: Consistency | None = None, *, opened: bool = True) -> None:
+        self.session = Session("c", routing("s1 s1"))
+        self.sent: list[Request] = []
+        self.resolved: dict[int, Resolved] = {}
+        self.effects: list[SessionEffect] = []
+        self.lsn = 0
+        if mode is not None:
+            job = JobSpec(1, "job", 2, mode)
+            self.do(self.session.open_worker(0, job, WorkerId(1, 1, 3), 0))
+            while opened and self.sent:
+                self.answer(value=0)
+
+    def do(self, effects: list[SessionEffect]) -> None:
+        self.effects = effects
+        for effect in effects:
+            if isinstance(effect, Send):
+                assert isinstance(effect.message, Request)
+                self.sent.append(effect.message)
+            elif isinstance(effect, Resolved):
+                assert effect.op not in self.resolved
+                self.resolved[effect.op] = effect
+
+    def handle(self, event: Any) -> None:
+        self.do(self.session.handle(event, 0))
+
+    def push(self, op: int, shards: tuple[int, ...] = (0, 1)) -> None:
+        keys = np.arange(len(shards), dtype=np.uint64)
+        pieces = {shard: Piece(i, 1) for i, shard in enumerate(shards)}
+        self.do(self.session.push(op, 1, Split(keys, pieces, 0), 0))
+
+    def pull(self, op: int) -> None:
+        keys = np.arange(2, dtype=np.uint64)
+        split = Split(keys, {0: Piece(0, 1), 1: Piece(1, 1)}, 0)
+        self.do(self.session.pull(op, 1, split, 0, wait_ns=10))
+
+    def tick(self, op: int, cursor: bytes = b"") -> None:
+        self.do(self.session.tick(op, cursor, 0))
+
+    def answer(
+        self, index: int = 0, status: Status = Status.OK, shards: Any = None, **fields: Any
+    ) -> None:
+        """Answer the oldest request that is open (or that of this index)."""
+        request = self.sent[index]
+        self.lsn += 1
+        at = Position(Epoch(1, 1), self.lsn)
+        numbers = [part.shard for part in request.parts] if shards is None else shards
+        if shards is None:
+            del self.sent[index]
+        parts = tuple(PartAnswer(shard, status, at, **fields) for shard in numbers)
+        self.handle(MessageArrived(S1, Answer(request.request, parts)))
+
+    def kinds(self) -> list[str]:
+        """What is under way: kind, clock and number."""
+        return [f"{r.kind.name.lower()} {r.clock}.{r.n}" for r in self.sent]
+
+    def error(self, op: int) -> ResilientPsError | None:
+        return self.resolved[op].error
+
+
+# -- opening
+
+
+def test_opening_a_worker_takes_its_rank_over_and_opens_the_next_clock() -> None:
+    driven = Driven(BSP(), opened=False)
+    assert driven.kinds() == ["open_job 0.0"]
+    driven.answer()
+    assert driven.kinds() == ["fence 0.0"]
+    driven.answer(value=4, text=b"cursor")
+    assert driven.kinds() == ["redo 5.0"]
+    driven.answer()
+    assert driven.resolved[0].value == Settled(4, b"cursor")
+    assert driven.session.clock == 5
+    assert driven.session.cursor == b"cursor"
+
+
+def test_a_takeover_that_is_refused_breaks_the_session() -> None:
+    driven = Driven(SSP(1), opened=False)
+    driven.answer()
+    driven.answer(status=Status.FENCED, value=9)
+    assert isinstance(driven.error(0), Fenced)
+    assert "incarnation 9, this one is 3" in str(driven.error(0))
+    driven.push(1)
+    assert driven.error(1) is driven.session.broken
+
+
+def test_a_server_that_refuses_the_connection_ends_an_opening() -> None:
+    driven = Driven(SSP(1), opened=False)
+    driven.handle(MessageArrived(S1, Refuse("wrong cluster")))
+    assert isinstance(driven.error(0), FixTheCall)
+    assert "wrong cluster" in str(driven.error(0))
+
+
+def test_an_opening_that_is_abandoned_names_its_step() -> None:
+    driven = Driven(SSP(1), opened=False)
+    driven.do(driven.session.abandon(0, 0))
+    assert "taking over rank 1 timed out; open_job: shard 0" in str(driven.error(0))
+    driven.answer()
+    assert driven.kinds() == []
+
+
+# -- order of writes
+
+
+def test_pushes_are_numbered_over_all_shards_and_name_their_predecessor_on_each() -> None:
+    driven = Driven(SSP(1))
+    driven.push(1, (0,))
+    driven.push(2, (1,))
+    driven.push(3, (0, 1))
+    driven.tick(4)
+    for _ in range(3):
+        driven.answer()
+    prevs = [[part.prev for part in request.parts] for request in driven.sent]
+    assert prevs == [[3, 3]]
+    driven.answer()
+    driven.push(5, (0, 1))
+    (request,) = driven.sent
+    assert (request.clock, request.n, [part.prev for part in request.parts]) == (2, 1, [0, 0])
+
+
+def test_pushes_of_a_clock_do_not_wait_for_each_other() -> None:
+    driven = Driven(SSP(1))
+    driven.push(1, (0,))
+    driven.push(2, (0, 1))
+    assert driven.kinds() == ["push 1.1", "push 1.2"]
+    assert [[p.prev for p in r.parts] for r in driven.sent] == [[0], [1, 0]]
+
+
+def test_a_tick_goes_out_only_after_every_shard_has_acknowledged_all_pushes() -> None:
+    driven = Driven(SSP(1))
+    driven.push(1)
+    driven.push(2)
+    driven.tick(3)
+    driven.answer(1)
+    driven.answer(0, shards=[0])
+    assert driven.kinds() == ["push 1.1"]
+    driven.answer(0, shards=[1])
+    assert driven.kinds()[1:] == ["tick 1.0"]
+
+
+def test_no_push_goes_out_before_every_shard_has_acknowledged_the_tick() -> None:
+    driven = Driven(SSP(1))
+    driven.tick(1)
+    driven.push(2)
+    driven.tick(3)
+    driven.answer(0, shards=[1])
+    assert driven.kinds() == ["tick 1.0"]
+    assert driven.session.unsettled == 3
+    driven.answer(0, shards=[0])
+    assert driven.kinds()[1:] == ["push 2.1"]
+    assert driven.resolved[1].value == 1
+
+
+def test_pulls_do_not_wait_for_writes() -> None:
+    driven = Driven(BSP())
+    driven.push(1)
+    driven.tick(2)
+    driven.pull(3)
+    assert driven.kinds() == ["push 1.1", "pull 2.0"]
+
+
+def test_a_tick_under_bsp_waits_for_the_pulls_of_its_clock() -> None:
+    driven = Driven(BSP())
+    driven.pull(1)
+    driven.tick(2)
+    driven.pull(3)
+    assert driven.kinds() == ["pull 1.0", "pull 2.0"]
+    driven.answer(0)
+    assert driven.kinds() == ["pull 2.0", "tick 1.0"]
+
+
+def test_a_tick_under_bsp_does_not_wait_for_an_abandoned_pull() -> None:
+    driven = Driven(BSP())
+    driven.pull(1)
+    driven.tick(2)
+    driven.do(driven.session.abandon(1, 0))
+    assert driven.kinds() == ["pull 1.0", "tick 1.0"]
+
+
+def test_a_tick_under_ssp_does_not_wait_for_pulls() -> None:
+    driven = Driven(SSP(1))
+    driven.pull(1)
+    driven.tick(2)
+    assert driven.kinds() == ["pull 1.0", "tick 1.0"]
+
+
+def test_the_clock_is_open_as_soon_as_the_tick_is_asked_for() -> None:
+    driven = Driven(SSP(1))
+    driven.tick(1, b"c")
+    assert (driven.session.clock, driven.session.cursor) == (2, b"c")
+
+
+def test_a_change_of_the_learning_rate_is_numbered_like_a_push() -> None:
+    driven = Driven(SSP(1))
+    driven.push(1)
+    driven.do(driven.session.tune(2, 1, 0.5, 0))
+    assert driven.kinds() == ["push 1.1", "tune 1.2"]
+    assert [part.prev for part in driven.sent[1].parts] == [1, 1]
+
+
+def test_empty_requests_are_over_at_once() -> None:
+    driven = Driven(SSP(1))
+    driven.do(driven.session.push(1, 1, NO_SPLIT, 0))
+    driven.do(driven.session.pull(2, 1, NO_SPLIT, 0, wait_ns=0))
+    assert driven.error(1) is driven.error(2) is None
+    driven.tick(3)
+    assert driven.kinds() == ["tick 1.0"]
+
+
+# -- broken connections
+
+
+def test_what_is_sent_again_keeps_its_order_and_identity() -> None:
+    driven = Driven(SSP(1))
+    driven.push(1, (0,))
+    driven.push(2, (0, 1))
+    before = [(r.request, r.clock, r.n, p) for r in driven.sent for p in r.parts]
+    driven.sent.clear()
+    driven.handle(PeerLost(S1))
+    assert isinstance(driven.effects[0], SetTimer)
+    driven.handle(TimerFired(RESEND_TIMER))
+    assert isinstance(driven.effects[0], KvCall)
+    driven.handle(KvFailed(ROUTING_REF, Unavailable("no etcd"), unknown=True))
+    after = [(r.request, r.clock, r.n, p) for r in driven.sent for p in r.parts]
+    assert after == before
+
+
+def test_an_unreadable_routing_leaves_the_old_one_in_place() -> None:
+    driven = Driven(SSP(1))
+    driven.push(1)
+    driven.sent.clear()
+    driven.handle(PeerLost(S1))
+    driven.handle(TimerFired(RESEND_TIMER))
+    bad = KeyValue(ClusterKeys("c").config, b"{", 1, 1, 1)
+    driven.handle(KvAnswered(ROUTING_REF, ReadResult((bad,), 1)))
+    assert driven.kinds() == ["push 1.1", "push 1.1"]  # a part for each shard
+
+
+def test_older_answers_are_dropped_and_the_shard_is_asked_again() -> None:
+    driven = Driven(SSP(1))
+    driven.pull(1)
+    request = driven.sent[0]
+    old = Position(Epoch(1, 1), driven.lsn - 1)
+    parts = tuple(PartAnswer(shard, Status.OK, old) for shard in (0, 1))
+    driven.handle(MessageArrived(S1, Answer(request.request, parts)))
+    assert 1 not in driven.resolved
+    assert isinstance(driven.effects[0], SetTimer)
+
+
+# -- deadlines
+
+
+def test_an_abandoned_pull_is_forgotten() -> None:
+    driven = Driven(SSP(1))
+    driven.pull(1)
+    driven.do(driven.session.abandon(1, 0))
+    assert isinstance(driven.error(1), DeadlineExceeded)
+    assert "the pull of clock 1 timed out; shard 0 (epoch 1.1) on s1" in str(driven.error(1))
+    driven.answer()
+    assert list(driven.resolved) == [0, 1]
+
+
+def test_an_abandoned_push_is_still_delivered() -> None:
+    driven = Driven(SSP(1))
+    driven.push(1)
+    assert isinstance(driven.session.abandon(1, 0)[0], Resolved)
+    driven.tick(2)
+    assert driven.kinds() == ["push 1.1"]
+    driven.answer()
+    assert driven.kinds() == ["tick 1.0"]
+
+
+def test_a_write_that_waits_for_others_says_so() -> None:
+    driven = Driven(SSP(1))
+    driven.push(1)
+    driven.tick(2)
+    (resolved,) = driven.session.abandon(2, 0)
+    assert isinstance(resolved, Resolved)
+    assert "the tick of clock 1 waits for 1 earlier pushes and ticks" in str(resolved.error)
+    assert "the push of clock 1 timed out" in str(driven.session.why_unsettled())
+
+
+def test_an_unknown_operation_can_be_abandoned() -> None:
+    driven = Driven(SSP(1))
+    driven.do(driven.session.abandon(77, 0))
+    assert isinstance(driven.error(77), DeadlineExceeded)
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (Status.FENCED, Fenced),
+        (Status.NOT_REPEATABLE, NotRepeatable),
+        (Status.LEFT, Reopen),
+        (Status.UNKNOWN, NotFound),
+        (Status.REFUSED, FixTheCall),
+    ],
+)
+def test_a_refused_write_breaks_the_session_with_an_error_that_fits(
+    status: Status, error: type[ResilientPsError]
+) -> None:
+    driven = Driven(SSP(1))
+    driven.push(1)
+    driven.push(2)
+    driven.tick(3)
+    driven.pull(4)
+    driven.answer(0, status, text=b"because")
+    assert {op: type(driven.error(op)) for op in (1, 2, 3, 4)} == dict.fromkeys((1, 2, 3, 4), error)
+    driven.pull(5)
+    driven.tick(6)
+    assert driven.error(5) is driven.error(6) is driven.session.broken
+    assert driven.session.unsettled == 0
+
+
+def test_a_refused_pull_breaks_nothing() -> None:
+    driven = Driven(SSP(1))
+    driven.pull(1)
+    driven.answer(0, Status.DEADLINE, text=b"waits for rank 7")
+    assert isinstance(driven.error(1), DeadlineExceeded)
+    assert "waits for rank 7" in str(driven.error(1))
+    driven.push(2)
+    driven.answer()
+    assert driven.error(2) is None
+
+
+def test_a_client_that_is_no_worker_reads_and_asks() -> None:
+    driven = Driven()
+    driven.pull(1)
+    assert driven.sent[0].worker == WorkerId(0, 0, 0)
+    driven.answer()
+    step = Step(Kind.OPEN_TABLE, (0, 1), WorkerId(0, 0, 0), table=4, text=b"spec")
+    driven.do(driven.session.broadcast(2, step, 0))
+    driven.answer(0, Status.REFUSED, text=b"another specification")
+    assert isinstance(driven.error(2), FixTheCall)
+    assert driven.session.broken is None
