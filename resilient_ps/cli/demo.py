@@ -18,7 +18,7 @@ from resilient_ps.cli.options import (
     ServersOption,
     print_json,
 )
-from resilient_ps.cli.output import console, grid
+from resilient_ps.cli.output import grid, results
 from resilient_ps.cli.plan import Model, TrainPlan
 from resilient_ps.cli.progress import Watcher
 from resilient_ps.cli.samples import file_samples, flight_samples
@@ -45,7 +45,8 @@ def demo(
     ] = 4,
     consistency: ConsistencyOption = "ssp:3",
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the data.", show_default="2")
+        int | None,
+        typer.Option(min=1, help="Passes over the data.", show_default=str(FLIGHTS_EPOCHS)),
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, max=MAX_BATCH_ROWS, help="Rows of a clock.")
@@ -147,7 +148,7 @@ def _print(result: dict[str, Any]) -> None:
         ("held-out AUC", _number(result["auc"]), _number(result["auc_sklearn"])),
         ("held-out log loss", loss, _number(other)),
     ]
-    out = console()
+    out = results()
     out.print(
         grid("", ["", "resilient-ps", "scikit-learn"], rows, right="resilient-ps,scikit-learn")
     )

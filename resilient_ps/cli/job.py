@@ -16,7 +16,7 @@ from resilient_ps.cli.options import (
     YesOption,
     print_json,
 )
-from resilient_ps.cli.output import confirm, console, grid, opened_catalogue
+from resilient_ps.cli.output import confirm, grid, opened_catalogue, results
 from resilient_ps.cli.status import jobs_grid
 from resilient_ps.client.connection import connect
 from resilient_ps.client.report import JobReport, inspect_cluster
@@ -60,7 +60,7 @@ def ls(
     if json:
         print_json({"jobs": [asdict(one) for one in jobs]})
     else:
-        console().print(jobs_grid(jobs))
+        results().print(jobs_grid(jobs))
 
 
 @job.command("show")
@@ -88,7 +88,7 @@ def show(
         return
     ahead = [(r, c, c - (found.slowest or 0)) for r, c in found.clocks.items()]
     title = f"job {name}: {found.state}, {found.consistency}, {len(found.clocks)} live ranks"
-    console().print(grid(title, ["rank", "clock", "ahead"], ahead, right="rank,clock,ahead"))
+    results().print(grid(title, ["rank", "clock", "ahead"], ahead, right="rank,clock,ahead"))
 
 
 @job.command("stop")

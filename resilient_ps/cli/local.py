@@ -55,11 +55,11 @@ def local(
     load_kernels(Watcher())
     with running(LocalCluster(servers, cluster=cluster, prefer=coordination.value,
                               flags=["--shards", str(shards)])) as processes:  # fmt: skip
-        if json:
-            print_json(_as_json(processes))
-        else:
-            _introduce(processes)
         try:
+            if json:
+                print_json(_as_json(processes))
+            else:
+                _introduce(processes)
             _watch(processes)
         except KeyboardInterrupt:
             remark("stopping")
@@ -99,14 +99,14 @@ def _as_json(processes: LocalCluster) -> dict[str, Any]:
 def _introduce(processes: LocalCluster) -> None:
     etcd, name = ",".join(processes.endpoints), processes.cluster
     kind = processes.coordination.kind
+    if kind == "embedded":
+        shout(IN_MEMORY)
     print(f"cluster {name!r} is running: {len(processes.servers)} servers, coordination {kind}")
     for server in processes.servers:
         print(f"  {server.name}  {server.address}  pid {server.pid}  log {server.log}")
     print("connect with")
     print(f"  shell   resilient-ps status --etcd {etcd} --cluster {name}")
     print(f'  python  client = resilient_ps.connect("{etcd}", cluster="{name}")', flush=True)
-    if kind == "embedded":
-        shout(IN_MEMORY)
     remark("Ctrl-C ends it")
 
 

@@ -1,67 +1,44 @@
-"""`resilient-ps`: all commands."""
+"""`resilient-ps`: where it begins and ends.
+
+Loading the commands takes long enough to be interrupted; so this comes after the handlers.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
 import sys
+from typing import Any, NoReturn
 
-import typer
-
-from resilient_ps import __version__
-from resilient_ps.cli.bench.command import bench
-from resilient_ps.cli.demo import demo
-from resilient_ps.cli.exits import run
+from resilient_ps.cli.exits import EXIT_INTERRUPTED, run
 from resilient_ps.cli.interrupts import INTERRUPTS
-from resilient_ps.cli.job import job
-from resilient_ps.cli.local import local
-from resilient_ps.cli.options import HELP
-from resilient_ps.cli.server import server
-from resilient_ps.cli.status import status
-from resilient_ps.cli.table import table
-from resilient_ps.cli.train import train
-
-app = typer.Typer(
-    help="""resilient-ps: the parameter server that survives.
-
-    \b
-    Try it on this machine:     resilient-ps demo
-    A cluster to play with:     resilient-ps local
-    A cluster to work with:     resilient-ps server   (on each machine, beside etcd)
-    What a cluster is doing:    resilient-ps status
-
-    Results go to standard output, logs and progress to standard error. Exit codes: 0 done, 1 a
-    verdict was negative, 2 the call was wrong, 3 something could not be reached in time, 4 this
-    process was superseded, 70 a bug, 130 interrupted.
-    """,
-    no_args_is_help=True,
-    **HELP,
-)
-app.command(short_help="Train on real data with several processes.")(demo)
-app.command(short_help="Run a cluster on this machine until Ctrl-C.")(local)
-app.command(short_help="Serve shards of a cluster.")(server)
-app.command(short_help="Run workers of a training job.")(train)
-app.command(short_help="Show what a cluster is doing.")(status)
-app.add_typer(table, name="table")
-app.add_typer(job, name="job")
-app.command(short_help="Measure this machine.")(bench)
 
 
-@app.command()
-def version() -> None:
-    """Print the version.
+def application(arguments: list[str] | None = None, **options: Any) -> Any:
+    """All commands."""
+    from resilient_ps.cli.application import app
 
-    \b
-    Example:
-        resilient-ps version
-    """
-    print(__version__)
+    return app(arguments, **options)
 
 
 def main() -> None:
     """Run a command; errors become one line on standard error and an exit code."""
     INTERRUPTS.install()
-    code = run(app)
+    code = run(application)
     INTERRUPTS.ignore()
+    if code == EXIT_INTERRUPTED:
+        _leave_at_once()
     sys.exit(code)
+
+
+def _leave_at_once() -> NoReturn:
+    """The exit code is ours: after an interrupt within `exec`, Python would kill itself instead."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(EXIT_INTERRUPTED)
 
 
 if __name__ == "__main__":

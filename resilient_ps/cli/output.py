@@ -21,7 +21,7 @@ from resilient_ps.errors import BadInput
 PIPE_COLUMNS = 1000  # a program that reads us wants whole lines
 
 
-def console() -> Console:
+def results() -> Console:
     """Standard output; as wide as it takes where it is no terminal."""
     tty = sys.stdout.isatty()
     return Console(file=sys.stdout, width=None if tty else PIPE_COLUMNS, highlight=False)
@@ -34,7 +34,8 @@ def remark(text: str) -> None:
 
 def shout(text: str) -> None:
     """A warning that must not be overlooked; yellow on a terminal."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(text, style="bold yellow"))
+    console = Console(stderr=True, highlight=False)
+    console.print(Text(text, style="bold yellow"), soft_wrap=not console.is_terminal)
 
 
 def grid(

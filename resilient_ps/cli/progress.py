@@ -91,7 +91,7 @@ class Watcher:
 
     def say(self, text: str, style: str = "") -> None:
         """A line that stays."""
-        self._console.print(Text(text, style=style), soft_wrap=True)
+        self._console.print(Text(text, style=style), soft_wrap=not self._console.is_terminal)
 
     @contextmanager
     def stage(self, doing: str) -> Iterator[Stage]:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from resilient_ps.cli.exits import EXIT_UNREACHABLE
 from resilient_ps.cli.options import ClusterOption, EtcdOption, JsonOption, print_json
-from resilient_ps.cli.output import console, grid, size_text
+from resilient_ps.cli.output import grid, results, size_text
 from resilient_ps.client.report import ClusterReport, JobReport, ServerReport, inspect_cluster
 from resilient_ps.coordinator.kv import Kv
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
@@ -56,6 +56,10 @@ def status(
         while watch:
             time.sleep(interval)
             healthy = _look(kv, cluster, deadline, shards=shards, json=json, watch=watch)
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+        return  # that is how it ends
     finally:
         kv.close()
     if not healthy:
@@ -69,7 +73,7 @@ def _look(
     if json:
         print_json(report_json(report))
     else:
-        out = console()
+        out = results()
         if watch and out.is_terminal:
             out.file.write(CLEAR_SCREEN)
         out.print(Group(*render(report, all_shards=shards)))

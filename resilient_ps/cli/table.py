@@ -17,7 +17,7 @@ from resilient_ps.cli.options import (
     YesOption,
     print_json,
 )
-from resilient_ps.cli.output import confirm, console, grid, opened_catalogue, size_text
+from resilient_ps.cli.output import confirm, grid, opened_catalogue, results, size_text
 from resilient_ps.client.connection import connect
 from resilient_ps.client.report import TableReport, inspect_cluster
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
@@ -61,7 +61,7 @@ def ls(
         return
     rows = [(t.table, t.kind, f"{t.rows:,}", size_text(t.bytes), t.writer) for t in tables]
     columns = ["table", "kind", "rows", "size", "written by"]
-    console().print(grid("tables", columns, rows, right="rows,size"))
+    results().print(grid("tables", columns, rows, right="rows,size"))
 
 
 @table.command("show")
@@ -93,7 +93,7 @@ def show(
     rows = [(key, _plain(value)) for key, value in specification.items()]
     rows += [("rows", f"{report.rows:,}"), ("size", size_text(report.bytes))]
     rows += [("shards that answered", report.told), ("written by", report.writer)]
-    console().print(grid(f"table {name}", ["", ""], rows))
+    results().print(grid(f"table {name}", ["", ""], rows))
 
 
 @table.command("rm")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from resilient_ps.cli.application import app
 from resilient_ps.cli.exits import run
-from resilient_ps.cli.main import app
 
 PROGRAM = (sys.executable, "-m", "resilient_ps.cli.main")
 DEADLINE_S = 90.0

@@ -106,6 +106,33 @@ def test_one_rank_trains_and_its_job_and_table_are_listed(shell: Shell, files: P
     assert "rank 0 continues at clock 31" in again.err
 
 
+def test_a_killed_worker_that_is_started_again_goes_on_behind_its_last_clock(
+    shell: Shell, cluster: RunningCluster, files: Path
+) -> None:
+    command = (
+        "train", "softmax", "--dataset", str(files / "rows.npz"), "--classes", "3", "--job", "die",
+        "--table", "die/model", "--batch-size", "10", "--epochs", "25", "--json",
+        "--etcd", cluster.etcd, "--cluster", cluster.name,
+    )  # fmt: skip
+    with start(*command) as process:
+        clock = 0
+        while clock < 5 and process.poll() is None:
+            jobs = {job["job"]: job for job in shell("job", "ls", "--json").json["jobs"]}
+            clock = jobs.get("die", {}).get("slowest") or 0
+        process.kill()
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    again = shell(*command)
+    assert again.code == 0
+    behind = re.search(r"rank 0 continues at clock (\d+)", again.err)
+    assert behind is not None
+    clocks = 25 * ROWS // 10
+    assert clock <= int(behind[1]) < clocks
+    assert again.json["ranks"] == [
+        {"rank": 0, "samples": 10 * (clocks + 1 - int(behind[1])), "clock": clocks + 1}
+    ]
+
+
 def test_all_ranks_train_in_processes_of_their_own(shell: Shell, files: Path) -> None:
     ended = shell(
         "train", "logistic", "--dataset", str(files / "rows.svm"), "--spawn", "2",

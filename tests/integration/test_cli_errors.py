@@ -12,7 +12,7 @@ from cli_process import PROGRAM, Shell
 
 import resilient_ps as ps
 from resilient_ps.cli import exits
-from resilient_ps.cli.main import app
+from resilient_ps.cli.application import app
 
 NO_ETCD = ("--etcd", "127.0.0.1:1")
 COMMANDS = [

@@ -289,6 +289,7 @@ def train_both(cluster: RunningCluster, client: ps.Client, name: str, dies_in: i
     return trained
 
 
+@pytest.mark.parametrize("cluster", ["etcd"], indirect=True)
 def test_a_worker_killed_mid_clock_leaves_no_trace_in_the_model(
     cluster: RunningCluster, client: ps.Client, name: str
 ) -> None:

@@ -82,12 +82,12 @@ def test_a_successor_killed_in_any_step_of_its_takeover_leaves_the_same_bytes() 
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 def test_a_worker_killed_at_every_single_step_leaves_the_same_bytes() -> None:
     expected = loop(4, BSP())
-    for seed in range(3):
-        for step in steps_of_a_run(seed):
-            for rank in range(4):
-                assert run_with_kills(seed, [(step, rank)]) == expected, (seed, step, rank)
+    for step in steps_of_a_run(0):
+        for rank in range(4):
+            assert run_with_kills(0, [(step, rank)]) == expected, (step, rank)
 
 
 def mixed_clocks(seed: int, guards: Guards) -> Any:

@@ -91,6 +91,7 @@ def test_takeovers_end_the_same_while_connections_break(mode: Consistency) -> No
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mode", [BSP(), SSP(0), SSP(3), ASP()], ids=str)
 def test_many_takeovers_while_connections_break(mode: Consistency) -> None:
     for step in range(1, 500):

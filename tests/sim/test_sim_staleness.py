@@ -65,6 +65,7 @@ def test_control_without_the_barrier_early_updates_under_bsp_are_convicted() -> 
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_the_bounds_hold_for_many_seeds(mode: Consistency) -> None:
     for seed in range(100, 200):

@@ -19,7 +19,7 @@ from resilient_ps.client.tables import DenseTable, SparseTable
 from resilient_ps.client.worker import Worker
 from resilient_ps.tables.optimisers import SGD, Adagrad
 
-Unit: TypeAlias = Literal["rows", "bytes", "requests"]
+Unit: TypeAlias = Literal["rows", "bytes"]
 Action: TypeAlias = Literal["push", "pull"]
 
 ROW_BYTES = 72  # what a row of 16 float32 and its key take on the wire
@@ -89,7 +89,7 @@ def sparse_cases(shape: SparseShape, counts: tuple[int, ...]) -> Iterator[Case]:
             for action in ("push", "pull"):
                 barred = shape == SparseShape(1_000_000, 16) and window == 1
                 yield Case(
-                    f"sparse {count:,} keys x {shape.dim} of {shape.rows:.0e}".replace("e+0", "e"),
+                    f"{count:,} x {shape.dim} / {shape.rows:.0e}".replace("e+0", "e"),
                     action,
                     "rows",
                     shape.name,

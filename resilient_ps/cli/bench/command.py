@@ -13,7 +13,7 @@ from rich.console import Console
 
 from resilient_ps.cli.bench.cases import SparseShape, dense_cases, sparse_cases
 from resilient_ps.cli.bench.raw import RawPeer, memcpy_bytes_per_s
-from resilient_ps.cli.bench.report import as_json, as_table
+from resilient_ps.cli.bench.report import LEGEND, as_json, as_table
 from resilient_ps.cli.bench.run import Plan, Row, run_several, run_single
 from resilient_ps.cli.options import JsonOption, print_json
 
@@ -24,6 +24,7 @@ COUNTS = (256, 10_000, 200_000)
 
 
 def bench(
+    *,
     rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds per case.")] = 7,
     quick: Annotated[
         bool, typer.Option("--quick", help="Only what has a bar, one server, one worker, TCP.")
@@ -119,6 +120,7 @@ def _print(rows: list[Row], limits: dict[str, Any]) -> None:
         f"unix {limits['unix_one_way_gb_per_s']} GB/s, {limits['unix_round_trip_us']} us; "
         f"memcpy {limits['memcpy_gb_per_s']} GB/s"
     )
+    console.print(LEGEND)
     console.print(as_table(rows))
     below = [row for row in rows if row.holds is False]
     judged = [row for row in rows if row.holds is not None]

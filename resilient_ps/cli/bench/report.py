@@ -11,14 +11,16 @@ from rich.table import Table
 
 from resilient_ps.cli.bench.run import Row
 
+LEGEND = """medians over the rounds; spread: (largest - smallest) / median; of raw: ratio to
+the raw one-way rate of the same round; us, trips: one request, in raw round trips"""
+COLUMNS = ("case", "", "over", "rate", "spread", "of raw", "bar", "us", "trips")
+
 
 def as_table(rows: list[Row]) -> Table:
     """Medians, spread and ratios to the raw limit of the same rounds."""
-    table = Table(title="medians over the rounds; spread in brackets", show_edge=False)
-    for name in ("case", "", "over", "s x w"):
-        table.add_column(name, overflow="fold")
-    for name in ("rate", "[spread]", "of raw", "bar", "us/request", "raw trips"):
-        table.add_column(name, justify="right")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, name in enumerate(COLUMNS):
+        table.add_column(name, justify="left" if number < 3 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*_cells(row), style=None if row.holds in (None, True) else "bold red")
     return table
@@ -26,27 +28,30 @@ def as_table(rows: list[Row]) -> Table:
 
 def _cells(row: Row) -> list[str]:
     case = row.case
-    window = f" w{case.window}" if case.window > 1 else ""
-    bars = [f">={case.bar:.2f}" if case.bar is not None else ""]
-    bars.append(f"<={case.bar_round_trips:g} trips" if case.bar_round_trips else "")
+    over = row.transport if (row.servers, row.workers) == (1, 1) else _sizes(row)
+    bar = f"{case.bar:.2f}" if case.bar is not None else ""
+    if case.bar_round_trips is not None:
+        bar = f"{case.bar_round_trips:g} trips"
+    median = statistics.median(row.rates)
+    spread = f"{(max(row.rates) - min(row.rates)) / median:.0%}"
     return [
         case.name,
-        case.action + window,
-        row.transport,
-        f"{row.servers} x {row.workers}",
-        _rate(case.unit, statistics.median(row.rates)),
-        f"[{_short(case.unit, min(row.rates))}-{_short(case.unit, max(row.rates))}]".replace(
-            "[", "\\[", 1
-        ),
+        case.action + (f" w{case.window}" if case.window > 1 else ""),
+        over,
+        f"{_short(case.unit, median)} {UNITS[case.unit]}",
+        spread,
         f"{row.ratio:.2f}",
-        " ".join(bar for bar in bars if bar),
+        bar,
         f"{statistics.median(row.latencies_s) * 1e6:,.0f}",
         f"{statistics.median(row.round_trips):.1f}",
     ]
 
 
-def _rate(unit: str, rate: float) -> str:
-    return f"{_short(unit, rate)} {'GB/s' if unit == 'bytes' else 'Mrow/s'}"
+def _sizes(row: Row) -> str:
+    return f"{row.transport} {row.servers}s{row.workers}w"
+
+
+UNITS = {"bytes": "GB/s", "rows": "Mrow/s"}
 
 
 def _short(unit: str, rate: float) -> str:

@@ -1,0 +1,52 @@
+"""All commands of `resilient-ps`."""
+
+from __future__ import annotations
+
+import typer
+
+from resilient_ps import __version__
+from resilient_ps.cli.bench.command import bench
+from resilient_ps.cli.demo import demo
+from resilient_ps.cli.job import job
+from resilient_ps.cli.local import local
+from resilient_ps.cli.options import HELP
+from resilient_ps.cli.server import server
+from resilient_ps.cli.status import status
+from resilient_ps.cli.table import table
+from resilient_ps.cli.train import train
+
+app = typer.Typer(
+    help="""resilient-ps: the parameter server that survives.
+
+    \b
+    Try it on this machine:     resilient-ps demo
+    A cluster to play with:     resilient-ps local
+    A cluster to work with:     resilient-ps server   (on each machine, beside etcd)
+    What a cluster is doing:    resilient-ps status
+
+    Results go to standard output, logs and progress to standard error. Exit codes: 0 done, 1 a
+    verdict was negative, 2 the call was wrong, 3 something could not be reached in time, 4 this
+    process was superseded, 70 a bug, 130 interrupted.
+    """,
+    no_args_is_help=True,
+    **HELP,
+)
+app.command(short_help="Train on real data with several processes.")(demo)
+app.command(short_help="Run a cluster on this machine until Ctrl-C.")(local)
+app.command(short_help="Serve shards of a cluster.")(server)
+app.command(short_help="Run workers of a training job.")(train)
+app.command(short_help="Show what a cluster is doing.")(status)
+app.add_typer(table, name="table")
+app.add_typer(job, name="job")
+app.command(short_help="Measure this machine.")(bench)
+
+
+@app.command()
+def version() -> None:
+    """Print the version.
+
+    \b
+    Example:
+        resilient-ps version
+    """
+    print(__version__)
