@@ -66,7 +66,8 @@ READ_REF, WATCH_REF = 30, 31
 PULLS_TIMER = "pulls"
 READ_TIMER = "view"
 RETRY_NS = 300_000_000
-ANSWER_TEXT_BYTES = 100_000  # answers with more text than this travel in several messages
+ANSWER_TEXT_BYTES = 100_000  # answers with more than this travel in several messages
+ANSWER_VALUE_BYTES = 32 << 20
 _NO_VALUES: Values = np.empty(0, np.float32)
 
 
@@ -289,8 +290,10 @@ class Node:
 
 
 def _batches(group: list[Reply]) -> Iterable[list[Reply]]:
-    """Answers to one request, in messages that keep within the limit of a frame."""
-    if sum([len(reply.answer.text) for reply in group]) <= ANSWER_TEXT_BYTES:
+    """Answers to one request, in messages that keep within the limits of a frame."""
+    texts = sum([len(reply.answer.text) for reply in group])
+    values = sum([reply.values.nbytes for reply in group if reply.values is not None])
+    if texts <= ANSWER_TEXT_BYTES and values <= ANSWER_VALUE_BYTES:
         return [group]
     return [[reply] for reply in group]
 
