@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -68,7 +69,11 @@ READ_TIMER = "view"
 RETRY_NS = 300_000_000
 ANSWER_TEXT_BYTES = 100_000  # answers with more than this travel in several messages
 ANSWER_VALUE_BYTES = 32 << 20
+HEAVY_BYTES = 1 << 20  # requests from this size on are worked on in parallel
+HEAVY_KEY_WEIGHT = 4  # a key means a row to be found and gathered
 _NO_VALUES: Values = np.empty(0, np.float32)
+
+InParallel: TypeAlias = Callable[[Sequence[Callable[[], list[Reply]]]], list[list[Reply]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +87,28 @@ class NodeSettings:
     guards: Guards = ALL_GUARDS
 
 
-def build_node(settings: NodeSettings, draw: DrawBits) -> Node:
-    """The machine of one server process; `draw` gives nonces and identifiers."""
-    return Node(settings, draw)
+def one_by_one(tasks: Sequence[Callable[[], list[Reply]]]) -> list[list[Reply]]:
+    """The plain way to run tasks."""
+    return [task() for task in tasks]
+
+
+def build_node(
+    settings: NodeSettings, draw: DrawBits, in_parallel: InParallel = one_by_one
+) -> Node:
+    """The machine of one server process; `draw` gives nonces and identifiers.
+
+    `in_parallel` runs the parts of a large request: they touch nothing in common, so whether they
+    run one by one or at the same time makes no difference but in speed.
+    """
+    return Node(settings, draw, in_parallel)
 
 
 class Node:
     """See the module. Events go to the part whose references, timers or peers they carry."""
 
-    def __init__(self, settings: NodeSettings, draw: DrawBits) -> None:
+    def __init__(self, settings: NodeSettings, draw: DrawBits, in_parallel: InParallel) -> None:
         self.settings = settings
+        self._in_parallel = in_parallel
         keys = ClusterKeys(settings.cluster)
         self.view = ClusterView(keys)
         self.membership = Membership(keys, settings.record, settings.lease_ttl_s)
@@ -226,22 +243,39 @@ class Node:
         keys = request.keys
         values = request.values[0] if request.values else _NO_VALUES
         allowed = self.membership.may_answer(now_ns)
-        replies: list[Reply] = []
+        tasks: list[Callable[[], list[Reply]]] = []
+        shards = self.shards
         first = start = 0
         for part in request.parts:
             end, stop = first + part.count, start + part.elements
-            shard = self.shards.get(part.shard)
+            shard = shards.get(part.shard)
             if shard is None or not allowed or part.seen > shard.position:
-                replies.append(Reply(origin, self._not_owner(part.shard, allowed=allowed)))
+                refused = Reply(origin, self._not_owner(part.shard, allowed=allowed))
+                tasks.append(partial(list, [refused]))
             else:
-                replies += shard.handle(
-                    request, part, keys[first:end], values[start:stop], origin, now_ns
-                )
+                piece = (request, part, keys[first:end], values[start:stop], origin, now_ns)
+                tasks.append(partial(shard.handle, *piece))
             first, start = end, stop
+        run = self._in_parallel if self._is_heavy(request) else one_by_one
+        replies = [reply for answered in run(tasks) for reply in answered]
         effects = self._answers(replies, now_ns)
         if request.kind is Kind.PULL and len(replies) < len(request.parts):
             effects += self._set_pulls_timer()
         return effects
+
+    def _is_heavy(self, request: Request) -> bool:
+        """Does it pay to work on its shards at the same time?"""
+        if request.kind is Kind.TICK:
+            job = request.worker.job
+            jobs = [shard.jobs[job] for shard in self.shards.values() if job in shard.jobs]
+            nbytes = sum([held.barrier.held_bytes for held in jobs])
+        else:
+            nbytes = request.keys.nbytes * HEAVY_KEY_WEIGHT
+            nbytes += sum([piece.nbytes for piece in request.values])
+        if nbytes < HEAVY_BYTES:
+            return False
+        numbers = [part.shard for part in request.parts]
+        return len(set(numbers)) == len(numbers) > 1  # a shard is for one thread at a time
 
     def _not_owner(self, shard: int, *, allowed: bool) -> PartAnswer:
         me = self.settings.record.server

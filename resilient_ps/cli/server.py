@@ -26,6 +26,7 @@ from resilient_ps.runtime.host import Host
 from resilient_ps.runtime.listening import listen_on
 from resilient_ps.runtime.logs import Logger
 from resilient_ps.runtime.malloc import keep_freed_memory
+from resilient_ps.runtime.parallel import Cores
 from resilient_ps.tables.warm_up import warm_up
 
 ETCD_DEADLINE_S = 3.0
@@ -113,7 +114,8 @@ def server(
     )
     record.to_bytes()  # refuses wrong flags now, with their names
     wishes = ClusterWishes(initial_servers, shards)
-    node = build_node(NodeSettings(cluster, record, lease_ttl, wishes), secrets.randbits)
+    cores = Cores()
+    node = build_node(NodeSettings(cluster, record, lease_ttl, wishes), secrets.randbits, cores)
     kv = EtcdKv(etcd)
     try:
         kv.read(ClusterKeys(cluster).config, deadline_s=ETCD_DEADLINE_S)  # is it there at all?

@@ -18,13 +18,18 @@ class Future(Generic[T]):
     """
 
     def __init__(
-        self, driver: Driver, ops: list[int], finish: Callable[[], T], deadline_s: float
+        self,
+        driver: Driver,
+        ops: list[int],
+        value: T,
+        deadline_s: float,
+        finish: Callable[[int], None] | None = None,
     ) -> None:
         self._driver = driver
         self._ops = ops
-        self._finish = finish
+        self._value = value
         self._deadline_s = deadline_s
-        self._value: T | None = None
+        self._finish = finish  # what is left to do when operation number i has been answered
         self._error: ResilientPsError | None = None
         self._over = False
 
@@ -46,13 +51,13 @@ class Future(Generic[T]):
                 self._collect(self._deadline_s if deadline_s is None else deadline_s)
             if self._error is not None:
                 raise self._error
-            return self._value  # type: ignore[return-value]
+            return self._value
 
     def _collect(self, deadline_s: float) -> None:
         deadline_ns = deadline_after(deadline_s)
-        for op in self._ops:
+        for number, op in enumerate(self._ops):
             outcome = self._driver.wait(op, deadline_ns)
             self._error = self._error or outcome.error
+            if self._finish is not None and self._error is None:
+                self._finish(number)
         self._over = True
-        if self._error is None:
-            self._value = self._finish()

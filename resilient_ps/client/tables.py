@@ -138,24 +138,20 @@ class SparseTable(_Table):
                 f"table {spec.name!r}: out must be {spec.dtype} ({len(keys)}, {spec.dim}), "
                 f"not {rows.dtype} {rows.shape}"
             )
-        pulls: list[tuple[SparsePull, int]] = []
+        pulls: list[SparsePull] = []
         routing, step = self._driver.session.routing, chunk_rows(spec)
 
         def splits() -> Iterator[Split]:
             for start in range(0, len(keys), step):
-                pull = split_sparse_pull(routing, keys[start : start + step], spec)
-                pulls.append((pull, start))
-                yield pull.split
+                pulls.append(split_sparse_pull(routing, keys[start : start + step], spec))
+                yield pulls[-1].split
+
+        def finish(number: int) -> None:
+            pulls[number].finish(rows[number * step : (number + 1) * step])
 
         with self._driver.lock:
             ops = self._start_pulls(splits())
-
-        def finish() -> NDArray[Any]:
-            for pull, start in pulls:
-                pull.finish(rows[start : start + step])
-            return rows
-
-        return Future(self._driver, ops, finish, self._deadline_s)
+        return Future(self._driver, ops, rows, self._deadline_s, finish)
 
     def push(self, keys: Any, gradients: Any) -> None:
         """Apply `gradients` (n, dim) to the rows of `keys` (n,) with the table's optimiser.
@@ -181,7 +177,7 @@ class SparseTable(_Table):
 
         with self._driver.lock:
             ops = self._start_pushes(splits())
-        return Future(self._driver, ops, _nothing, self._deadline_s)
+        return Future(self._driver, ops, None, self._deadline_s)
 
 
 class DenseTable(_Table):
@@ -218,7 +214,7 @@ class DenseTable(_Table):
         with self._driver.lock:
             flat = array.reshape(-1)
             ops = self._start_pulls(split_dense(routing, self._layout, flat, pull=True))
-        return Future(self._driver, ops, lambda: array, self._deadline_s)
+        return Future(self._driver, ops, array, self._deadline_s)
 
     def push(self, gradient: Any) -> None:
         """One optimiser step with `gradient`, of the table's shape and dtype.
@@ -241,7 +237,7 @@ class DenseTable(_Table):
         with self._driver.lock:
             flat = gradient.reshape(-1)
             ops = self._start_pushes(split_dense(routing, self._layout, flat, pull=False))
-        return Future(self._driver, ops, _nothing, self._deadline_s)
+        return Future(self._driver, ops, None, self._deadline_s)
 
     def _checked(self, gradient: Any) -> NDArray[Any]:
         spec = self.spec
@@ -251,7 +247,3 @@ class DenseTable(_Table):
                 f"table {spec.name!r}: the gradient must have shape {spec.shape}, not {array.shape}"
             )
         return np.ascontiguousarray(array)
-
-
-def _nothing() -> None:
-    return None

@@ -155,7 +155,7 @@ class Worker:
         with driver.lock:
             op = driver.next_op()
             driver.perform(driver.session.tick(op, raw, time.monotonic_ns()))
-        return Future(driver, [op], lambda: None, self._deadline_s)
+        return Future(driver, [op], None, self._deadline_s)
 
     def batches(
         self, dataset: Batches[Batch_co], *, batch_size: int = 1024, epochs: int = 1

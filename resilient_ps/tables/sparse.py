@@ -17,7 +17,7 @@ from resilient_ps.errors import BadInput
 from resilient_ps.tables import kernels
 from resilient_ps.tables.compiled import Int
 from resilient_ps.tables.index import Index
-from resilient_ps.tables.memory import CACHE_LINE_BYTES, GrowingArray
+from resilient_ps.tables.memory import CACHE_LINE_BYTES, aligned_zeros, grown
 from resilient_ps.tables.request import UINT64, check_array
 from resilient_ps.tables.spec import SparseSpec
 
@@ -44,7 +44,7 @@ class SparseShard:
         self._columns = spec.dim + spec.optimiser.state_columns(spec.dim)
         self._stride = row_stride(self._columns, self._dtype.itemsize)
         self._index = Index()
-        self._slab = GrowingArray(0, self._dtype)
+        self._slab = aligned_zeros(0, self._dtype)
         self._scratch = np.empty(2 * _FIRST_SCRATCH_KEYS, np.int32)
         self._parameters = kernels.Parameters.of(spec, spec.dim)
         self._meta = self._parameters.meta
@@ -81,7 +81,7 @@ class SparseShard:
             out = np.empty(shape, self._dtype)
         elif check_array(self.spec, "out", out, self._dtype, shape) is not out:
             raise BadInput(f"{self.spec.describe()}: out must be writable and in C order")
-        kernels.pull_rows(keys, out, self._index.entries, self._slab.array, self._meta, self._hyper)
+        kernels.pull_rows(keys, out, self._index.entries, self._slab, self._meta, self._hyper)
         return out
 
     def push(self, keys: NDArray[np.uint64], grads: NDArray[Any]) -> None:
@@ -98,7 +98,7 @@ class SparseShard:
             keys,
             flat,
             self._index.entries,
-            self._slab.array,
+            self._slab,
             self._scratch,
             self._meta,
             self._hyper,
@@ -121,7 +121,7 @@ class SparseShard:
     def export(self) -> tuple[NDArray[np.uint64], NDArray[Any], NDArray[Any]]:
         """Copies of all keys (ascending), their values (n, dim) and state (n, columns)."""
         keys, rows = self._index.sorted()
-        used = self._slab.array[: len(self) * self._stride].reshape(-1, self._stride)
+        used = self._slab[: len(self) * self._stride].reshape(-1, self._stride)
         dim = self.spec.dim
         return keys, used[rows, :dim], used[rows, dim : self._columns]
 
@@ -164,7 +164,7 @@ class SparseShard:
 
     def _make_room(self, rows: int) -> None:
         room = min(max(rows, 2 * int(self._meta[kernels.ROOM])), self.max_rows)
-        self._slab.grow(room * self._stride)
+        self._slab = grown(self._slab, room * self._stride)
         self._meta[kernels.ROOM] = room
 
     def _undo(self) -> None:
