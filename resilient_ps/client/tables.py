@@ -73,20 +73,27 @@ class _Table:
                 "worker.table(...), worker.sparse_table(...) or worker.dense_table(...)"
             )
 
+    def _left_s(self, begun_s: float) -> float:
+        """Of a call's deadline: sending may have waited already."""
+        return max(0.0, begun_s + self._deadline_s - time.monotonic())
+
     def _start_pulls(self, splits: Iterable[Split]) -> list[int]:
         driver, ops = self._driver, []
+        until_ns = deadline_after(self._deadline_s)
         wait_ns = int(self._deadline_s * 1e9 * SERVER_SHARE)
         for split in splits:
             op = driver.next_op()
             now_ns = time.monotonic_ns()
             driver.perform(
-                driver.session.pull(op, self._handle.number, split, now_ns, wait_ns=wait_ns)
+                driver.session.pull(op, self._handle.number, split, now_ns, wait_ns=wait_ns),
+                until_ns,
             )
             ops.append(op)
         return ops
 
     def _start_pushes(self, splits: Iterable[Split]) -> list[int]:
         driver, ops = self._driver, []
+        until_ns = deadline_after(self._deadline_s)
         held_bytes = 0
         for split in splits:
             op = driver.next_op()
@@ -94,18 +101,17 @@ class _Table:
             effects: list[SessionEffect] = driver.session.push(
                 op, self._handle.number, split, now_ns
             )
-            driver.perform(effects)
+            driver.perform(effects, until_ns)
             ops.append(op)
             held_bytes += split.nbytes
             if held_bytes > WINDOW_BYTES:
-                self._wait_for_room(ops)
+                self._wait_for_room(ops, until_ns)
                 held_bytes = 0
         return ops
 
-    def _wait_for_room(self, ops: list[int]) -> None:
-        deadline_ns = deadline_after(self._deadline_s)
+    def _wait_for_room(self, ops: list[int], until_ns: int) -> None:
         while not all(self._driver.is_resolved(op) for op in ops):
-            if not self._driver.serve(deadline_ns):
+            if not self._driver.serve(until_ns):
                 return  # the pushes stay queued; whoever waits for them hears of the deadline
 
 
@@ -126,7 +132,8 @@ class SparseTable(_Table):
         rows if given (C order). Waits while the consistency asks for it. Raises `BadInput`,
         `DeadlineExceeded` (naming the rank that it waited for), `Fenced`.
         """
-        return self.pull_async(keys, out).result()
+        begun_s = time.monotonic()
+        return self.pull_async(keys, out).result(self._left_s(begun_s))
 
     def pull_async(self, keys: Any, out: NDArray[Any] | None = None) -> Future[NDArray[Any]]:
         """As `pull`, without waiting: `result()` gives the rows."""
@@ -159,7 +166,8 @@ class SparseTable(_Table):
         Gradients of keys that repeat are added. Returns when all shards have acknowledged. Raises
         `BadInput` for wrong shapes and dtypes, `DeadlineExceeded` (outcome unknown), `Fenced`.
         """
-        self.push_async(keys, gradients).result()
+        begun_s = time.monotonic()
+        self.push_async(keys, gradients).result(self._left_s(begun_s))
 
     def push_async(self, keys: Any, gradients: Any) -> Future[None]:
         """As `push`, without waiting for the acknowledgement; the arrays are copied."""
@@ -198,7 +206,8 @@ class DenseTable(_Table):
 
     def pull(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """The whole array. `out` receives it if given (C order). Errors as `SparseTable.pull`."""
-        return self.pull_async(out).result()
+        begun_s = time.monotonic()
+        return self.pull_async(out).result(self._left_s(begun_s))
 
     def pull_async(self, out: NDArray[Any] | None = None) -> Future[NDArray[Any]]:
         """As `pull`, without waiting: `result()` gives the array."""
@@ -219,9 +228,12 @@ class DenseTable(_Table):
     def push(self, gradient: Any) -> None:
         """One optimiser step with `gradient`, of the table's shape and dtype.
 
-        Returns when all shards have acknowledged. Errors as `SparseTable.push`.
+        Returns when all shards have acknowledged. Errors as `SparseTable.push`. After
+        `DeadlineExceeded` the array must not change before a `flush` or `tick` has succeeded: it
+        is still being delivered.
         """
-        self._push(self._checked(gradient)).result()
+        begun_s = time.monotonic()
+        self._push(self._checked(gradient)).result(self._left_s(begun_s))
 
     def push_async(self, gradient: Any, *, copy: bool = True) -> Future[None]:
         """As `push`, without waiting for the acknowledgement.

@@ -52,8 +52,10 @@ class Channel:
 
     def send(self, message: Message) -> None:
         """Queue a message and hand over what the kernel takes. Raises `OSError`."""
+        stuck = self.sending
         self._unsent += encode(message)
-        self.flush()
+        if not stuck:  # else it leaves when the kernel takes something again
+            self.flush()
 
     def flush(self) -> None:
         """Hand over more of what is queued. Raises `OSError`."""

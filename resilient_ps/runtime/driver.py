@@ -1,7 +1,8 @@
 """Runs a session on blocking calls: sockets, timers and etcd are served while somebody waits.
 
 There is no thread: what a caller waits for moves on while it waits. A driver serves one caller at a
-time; others wait for the lock.
+time; others wait for the lock. A server that takes nothing holds nobody up for longer than the
+caller's deadline: what it has not taken by then stays queued, and leaves while somebody waits.
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ class Driver:
         self._ops += 1
         return self._ops
 
-    def perform(self, effects: Iterable[SessionEffect]) -> None:
-        """Perform effects in list order."""
+    def perform(self, effects: Iterable[SessionEffect], until_ns: int = 0) -> None:
+        """Perform effects in list order; then wait until `until_ns` for servers to take them."""
+        sending: list[Channel] = []
         for effect in effects:
             match effect:
                 case Send(peer, message):
-                    self._send(peer, message)
+                    sending += self._send(peer, message)
                 case Resolved(op):
                     self._resolved[op] = effect
                 case SetTimer(name, at_ns):
@@ -64,6 +66,8 @@ class Driver:
                     self._lose(peer, refused=False)
                 case _:
                     pass
+        if sending:
+            self._send_rest(sending, until_ns)
 
     def take(self, op: int) -> Resolved | None:
         """The outcome of an operation, once."""
@@ -132,22 +136,27 @@ class Driver:
 
     # -- connections
 
-    def _send(self, peer: str, message: Message) -> None:
+    def _send(self, peer: str, message: Message) -> list[Channel]:
+        """The channel, where something is left to be sent."""
         try:
             channel = self._channels.get(peer) or self._open(peer)
             channel.send(message)
-            while channel.sending:  # read meanwhile: the server may be waiting for us to
-                self._poll_once(channel)
         except (OSError, Unavailable) as error:
             self._lose(peer, refused=isinstance(error, ChannelRefused))
+            return []
+        if not channel.sending:
+            return []
+        self._poll.modify(channel, select.POLLIN | select.POLLOUT)
+        return [channel]
 
-    def _poll_once(self, sending: Channel) -> None:
-        self._poll.modify(sending, select.POLLIN | select.POLLOUT)
-        for fd, mask in self._poll.poll():
-            self._on_ready(fd, mask)
-        if sending.peer not in self._channels:
-            raise ConnectionResetError("the connection broke while sending")
-        self._poll.modify(sending, select.POLLIN)
+    def _send_rest(self, channels: list[Channel], until_ns: int) -> None:
+        """Read meanwhile: a server may be waiting for us to."""
+        while any(self._channels.get(each.peer) is each and each.sending for each in channels):
+            left_ns = until_ns - time.monotonic_ns()
+            if left_ns <= 0:
+                return
+            for fd, mask in self._poll.poll(left_ns / 1e6):
+                self._on_ready(fd, mask)
 
     def _open(self, peer: str) -> Channel:
         address = self.session.routing.servers.get(peer.removeprefix(PEER_PREFIX))
@@ -168,6 +177,8 @@ class Driver:
         try:
             if mask & select.POLLOUT:
                 channel.flush()
+                if not channel.sending:
+                    self._poll.modify(channel, select.POLLIN)
             if mask & _READABLE:
                 for message in channel.receive():
                     self._events.append(MessageArrived(channel.peer, message))
