@@ -10,46 +10,76 @@ Floats = NDArray[np.float64]
 
 # Groups lie this many minutes apart on one line, so that one sorted array holds all of them
 _GROUP_SPAN_MINUTES = 1 << 24
+_PLACE_BITS = 63
+
+
+class Moments:
+    """Questions about groups, each at a minute (0 .. 2**23), in an order that is quick to answer.
+
+    Sorted questions are answered several times faster: each search begins near the last.
+    """
+
+    def __init__(self, groups: Integers, minutes: Integers) -> None:
+        self.order, self.places = _sorted(groups * _GROUP_SPAN_MINUTES + minutes)
 
 
 class Events:
-    """Events of groups, each at a minute (0 .. 2**23) and with a value.
-
-    Every question is about events *before* the moment asked about, never at it or after it.
-    """
+    """Events of groups, each at a minute (0 .. 2**23) and with a value."""
 
     def __init__(self, groups: Integers, minutes: Integers, values: Floats) -> None:
-        places = groups * _GROUP_SPAN_MINUTES + minutes
-        order = np.argsort(places, kind="stable")
-        self._places = places[order]
+        order, self._places = _sorted(groups * _GROUP_SPAN_MINUTES + minutes)
         self._values = values[order]
         self._sums = np.concatenate(([0.0], np.cumsum(self._values)))
 
-    def mean(self, groups: Integers, minutes: Integers, window_minutes: int) -> Floats:
+    def before(self, moments: Moments) -> Before:
+        """What happened *before* each moment, never at it or after it."""
+        return Before(moments, self._places, self._values, self._sums)
+
+
+class Before:
+    """The events before some moments; the answers are in the order in which these were given."""
+
+    def __init__(self, moments: Moments, places: Integers, values: Floats, sums: Floats) -> None:
+        self._moments = moments
+        self._places, self._values, self._sums = places, values, sums
+        self._stop = np.searchsorted(places, moments.places)
+
+    def mean(self, window_minutes: int) -> Floats:
         """Mean value in `[minute - window, minute)` of the group; NaN where nothing happened."""
-        start, stop = self._bounds(groups, minutes, window_minutes)
-        count = stop - start
-        totals = self._sums[stop] - self._sums[start]
-        return np.where(count > 0, totals / np.maximum(count, 1), np.nan)
+        start = self._start(window_minutes)
+        count = self._stop - start
+        totals = self._sums[self._stop] - self._sums[start]
+        return self._as_asked(np.where(count > 0, totals / np.maximum(count, 1), np.nan))
 
-    def count(self, groups: Integers, minutes: Integers, window_minutes: int) -> Integers:
+    def count(self, window_minutes: int) -> Integers:
         """Events in `[minute - window, minute)` of the group."""
-        start, stop = self._bounds(groups, minutes, window_minutes)
-        return stop - start
+        counts = self._stop - self._start(window_minutes)
+        answers = np.empty(len(counts), np.int64)
+        answers[self._moments.order] = counts
+        return answers
 
-    def last(self, groups: Integers, minutes: Integers, window_minutes: int) -> Floats:
+    def last(self, window_minutes: int) -> Floats:
         """Value of the latest event in `[minute - window, minute)`; NaN where nothing happened."""
-        start, stop = self._bounds(groups, minutes, window_minutes)
-        return np.where(stop > start, self._values[np.maximum(stop - 1, 0)], np.nan)
+        happened = self._stop > self._start(window_minutes)
+        latest = self._values[np.maximum(self._stop - 1, 0)]
+        return self._as_asked(np.where(happened, latest, np.nan))
 
-    def _bounds(
-        self, groups: Integers, minutes: Integers, window_minutes: int
-    ) -> tuple[Integers, Integers]:
-        places = groups * _GROUP_SPAN_MINUTES + minutes
-        # Questions in order are answered several times faster: each search begins near the last
+    def _start(self, window_minutes: int) -> Integers:
+        return np.searchsorted(self._places, self._moments.places - window_minutes)
+
+    def _as_asked(self, answers: Floats) -> Floats:
+        asked = np.empty_like(answers)
+        asked[self._moments.order] = answers
+        return asked
+
+
+def _sorted(places: Integers) -> tuple[Integers, Integers]:
+    """(stable order, places in this order)."""
+    bits = len(places).bit_length()
+    if int(places.min(initial=0)) < 0 or int(places.max(initial=0)) >> (_PLACE_BITS - bits):
         order = np.argsort(places, kind="stable")
-        asked = places[order]
-        start, stop = np.empty_like(places), np.empty_like(places)
-        start[order] = np.searchsorted(self._places, asked - window_minutes)
-        stop[order] = np.searchsorted(self._places, asked)
-        return start, stop
+        return order, places[order]
+    # Sorting numbers that hold the place and the row is several times faster than argsort
+    both = (places << bits) | np.arange(len(places))
+    both.sort()
+    return both & ((1 << bits) - 1), both >> bits

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from resilient_ps.data.arrays import SparseArrayDataset
 from resilient_ps.data.categories import Category, bucketed, crossed, numbered
-from resilient_ps.data.events import Events
+from resilient_ps.data.events import Events, Moments
 from resilient_ps.data.flight_log import DAY_MINUTES, FlightLog, read_flight_log
 from resilient_ps.errors import BadInput
 
@@ -106,8 +106,8 @@ def _schedule(log: FlightLog) -> Iterator[Category]:
     yield from (crossed(origin, destination), crossed(carrier, origin), crossed(weekday, hour))
     yield crossed(carrier, destination)
     yield from (crossed(place, hour) for place in (carrier, origin, destination))
-    around = _planned(log).count(origin.codes, log.scheduled + 30, 60)
-    yield numbered("planned_around", around // 4)
+    around = _planned(log).before(Moments(origin.codes, log.scheduled + 30))
+    yield numbered("planned_around", around.count(60) // 4)
 
 
 def _weather(log: FlightLog) -> Iterator[Category]:
@@ -128,20 +128,29 @@ def _delays_of_others(log: FlightLog) -> Iterator[Category]:
         "origin_carrier": (origin_carrier, (180,), (360,)),
     }
     for name, (group, left_within, arrived_within) in groups.items():
-        left, arrived = _departures(log, group), _arrivals(log, group)
+        moments = Moments(group, now)
+        left = _departures(log, group).before(moments)
+        arrived = _arrivals(log, group).before(moments)
         for window in left_within:
-            yield _delay(f"left_{name}_{window}", left.mean(group, now, window))
+            yield _delay(f"left_{name}_{window}", left.mean(window))
         for window in arrived_within:
-            yield _delay(f"arrived_{name}_{window}", arrived.mean(group, now, window))
+            yield _delay(f"arrived_{name}_{window}", arrived.mean(window))
     aircraft = log.aircraft.codes
-    yield _delay("aircraft", _departures(log, aircraft).last(aircraft, now, 720))
-    left, planned = _departures(log, origin), _planned(log)
-    for window in (60, 180):
-        behind = planned.count(origin, now, window) - left.count(origin, now, window)
-        yield bucketed(f"behind_{window}", behind.astype(np.float64), _COUNT_EDGES)
+    before = _departures(log, aircraft).before(Moments(aircraft, now))
+    yield _delay("aircraft", before.last(720))
+    yield from _congestion(log, Moments(origin, now))
+
+
+def _congestion(log: FlightLog, moments: Moments) -> Iterator[Category]:
+    """How far each origin was behind its schedule."""
+    origin = log.origin.codes
     late = (log.departure_delay > LATE_MINUTES).astype(np.float64)
-    share = _departures(log, origin, late).mean(origin, now, 60)
-    yield bucketed("late_origin_60", share, _SHARE_EDGES)
+    left = _departures(log, origin, late).before(moments)
+    planned = _planned(log).before(moments)
+    for window in (60, 180):
+        behind = planned.count(window) - left.count(window)
+        yield bucketed(f"behind_{window}", behind.astype(np.float64), _COUNT_EDGES)
+    yield bucketed("late_origin_60", left.mean(60), _SHARE_EDGES)
 
 
 def _history(log: FlightLog) -> Iterator[Category]:
@@ -154,9 +163,9 @@ def _history(log: FlightLog) -> Iterator[Category]:
         ("dest_carrier", crossed(log.destination, log.carrier).codes, 30, 20),
         ("origin_hour", log.origin.codes * 24 + hour, 20, 20),
     ):
-        arrived = _arrivals(log, group, late)
-        count = arrived.count(group, midnight, days * DAY_MINUTES)
-        late_ones = np.nan_to_num(arrived.mean(group, midnight, days * DAY_MINUTES)) * count
+        arrived = _arrivals(log, group, late).before(Moments(group, midnight))
+        count = arrived.count(days * DAY_MINUTES)
+        late_ones = np.nan_to_num(arrived.mean(days * DAY_MINUTES)) * count
         share = (late_ones + usual_weight * _USUAL_SHARE_LATE) / (count + usual_weight)
         yield bucketed(f"history_{name}", share, _SHARE_EDGES)
 

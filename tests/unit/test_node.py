@@ -54,7 +54,7 @@ from resilient_ps.messages import (
     Told,
     Welcome,
 )
-from resilient_ps.node import NodeSettings, build_node
+from resilient_ps.node import NodeSettings, build_node, one_by_one
 from resilient_ps.tables.optimisers import Sum
 from resilient_ps.tables.spec import SparseSpec
 
@@ -70,7 +70,9 @@ class Served:
     def __init__(self) -> None:
         self.model = MemoryKv()
         self.now_ns = SECOND_NS
-        self.node = build_node(NodeSettings("c", RECORD, 4), lambda bits: 5)
+        self.together: list[int] = []  # how many tasks were run in parallel, each time
+        settings = NodeSettings("c", RECORD, 4)
+        self.node = build_node(settings, lambda bits: 5, self._in_parallel)
         self.sent: list[Send] = []
         self.logs: list[Log] = []
         self.others: list[Any] = []
@@ -99,6 +101,10 @@ class Served:
                 case _:
                     self.others.append(effect)
             effects += self._changes()
+
+    def _in_parallel(self, tasks: Any) -> Any:
+        self.together.append(len(tasks))
+        return one_by_one(tasks)
 
     def _ask(self, ref: int, request: Any) -> KvAnswered | KvFailed:
         try:
@@ -262,6 +268,25 @@ def test_each_part_gets_its_own_keys_and_values() -> None:
     )  # fmt: skip
     (answer,) = served.says(pull)
     assert np.concatenate(answer.values).tolist() == [10, 0, 30, 20]
+
+
+@pytest.mark.parametrize(
+    ("shards", "keys", "together"),
+    [((0, 1, 2), 120_000, [3]), ((0, 1, 2), 1_000, []), ((0,), 120_000, []), ((0, 0), 120_000, [])],
+    ids=["large", "small", "one shard", "one shard twice"],
+)
+def test_only_different_shards_of_large_requests_are_worked_on_in_parallel(
+    shards: tuple[int, ...], keys: int, together: list[int]
+) -> None:
+    served = serving()
+    open_table(served, 0, 1, 2)
+    parts = tuple(Part(shard, count=keys // len(shards)) for shard in shards)
+    pull = Request(
+        Kind.PULL, 3, parts, worker=READER, table=1, keys=np.arange(keys, dtype=np.uint64)
+    )
+    (answer,) = served.says(pull)
+    assert [part.shard for part in answer.parts] == list(shards)
+    assert served.together == together
 
 
 def test_shards_of_elsewhere_and_of_a_later_position_are_not_its_own() -> None:
