@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from resilient_ps.barrier import Barrier, Update
-from resilient_ps.consistency import BSP, JobSpec, consistency_name
+from resilient_ps.consistency import BSP, JobSpec
 from resilient_ps.errors import BadInput
 from resilient_ps.ledger import JobLedger
 from resilient_ps.replica import TableReplica
@@ -74,14 +73,3 @@ class Job:
         return f"job {self.spec.name!r} waits for clock {clock} of rank {names}" + (
             f" and {more} more" if more > 0 else ""
         )
-
-    def status(self) -> dict[str, Any]:
-        """Clocks and memory, for `resilient-ps status`."""
-        ranks = self.ledger.ranks
-        return {
-            "job": self.spec.name,
-            "consistency": consistency_name(self.spec.consistency),
-            "reached": self.reached(),
-            "held_bytes": self.barrier.held_bytes,
-            "ticked": {str(rank): ranks[rank].ticked for rank in self.ledger.live_ranks()},
-        }

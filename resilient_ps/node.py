@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -50,7 +50,9 @@ from resilient_ps.messages import (
     Answer,
     Ask,
     Hello,
+    Keys,
     Kind,
+    Part,
     PartAnswer,
     Refuse,
     Request,
@@ -61,6 +63,7 @@ from resilient_ps.messages import (
 )
 from resilient_ps.routing import PEER_PREFIX, Address, address_of
 from resilient_ps.shard import Reply, Shard
+from resilient_ps.status import holdings
 from resilient_ps.waiting import Origin
 
 READ_REF, WATCH_REF = 30, 31
@@ -240,31 +243,34 @@ class Node:
 
     def _on_request(self, peer: str, request: Request, now_ns: int) -> list[Effect]:
         origin = Origin(peer, request.request)
-        keys = request.keys
-        values = request.values[0] if request.values else _NO_VALUES
-        allowed = self.membership.may_answer(now_ns)
-        tasks: list[Callable[[], list[Reply]]] = []
-        shards = self.shards
-        first = start = 0
-        for part in request.parts:
-            end, stop = first + part.count, start + part.elements
-            shard = shards.get(part.shard)
-            if shard is None or not allowed or part.seen > shard.position:
-                refused = Reply(origin, self._not_owner(part.shard, allowed=allowed))
-                tasks.append(partial(list, [refused]))
-            else:
-                piece = (request, part, keys[first:end], values[start:stop], origin, now_ns)
-                tasks.append(partial(shard.handle, *piece))
-            first, start = end, stop
-        run = self._in_parallel if self._is_heavy(request) else one_by_one
-        replies = [reply for answered in run(tasks) for reply in answered]
+        if self._is_heavy(request):
+            tasks = [
+                partial(self._on_part, request, part, keys, values, origin, now_ns)
+                for part, keys, values in _pieces(request)
+            ]
+            replies = [reply for answered in self._in_parallel(tasks) for reply in answered]
+        else:
+            replies = []
+            for part, keys, values in _pieces(request):
+                replies += self._on_part(request, part, keys, values, origin, now_ns)
         effects = self._answers(replies, now_ns)
         if request.kind is Kind.PULL and len(replies) < len(request.parts):
             effects += self._set_pulls_timer()
         return effects
 
+    def _on_part(
+        self, request: Request, part: Part, keys: Keys, values: Values, origin: Origin, now_ns: int
+    ) -> list[Reply]:
+        shard = self.shards.get(part.shard)
+        allowed = self.membership.may_answer(now_ns)
+        if shard is None or not allowed or part.seen > shard.position:
+            return [Reply(origin, self._not_owner(part.shard, allowed=allowed))]
+        return shard.handle(request, part, keys, values, origin, now_ns)
+
     def _is_heavy(self, request: Request) -> bool:
         """Does it pay to work on its shards at the same time?"""
+        if len(request.parts) == 1:
+            return False
         if request.kind is Kind.TICK:
             job = request.worker.job
             jobs = [shard.jobs[job] for shard in self.shards.values() if job in shard.jobs]
@@ -275,7 +281,7 @@ class Node:
         if nbytes < HEAVY_BYTES:
             return False
         numbers = [part.shard for part in request.parts]
-        return len(set(numbers)) == len(numbers) > 1  # a shard is for one thread at a time
+        return len(set(numbers)) == len(numbers)  # a shard is for one thread at a time
 
     def _not_owner(self, shard: int, *, allowed: bool) -> PartAnswer:
         me = self.settings.record.server
@@ -319,8 +325,19 @@ class Node:
             "coordinator": self.controller.elected,
             "lease_s": round(max(0, self.membership.deadline_ns - now_ns) / 1e9, 3),
             "connections": len(self._greeted),
-            "shards": [shard.status() for _, shard in sorted(self.shards.items())],
+            **holdings([shard for _, shard in sorted(self.shards.items())]),
         }
+
+
+def _pieces(request: Request) -> Iterator[tuple[Part, Keys, Values]]:
+    """The request's parts, each with its own keys and flat values."""
+    keys = request.keys
+    values = request.values[0] if request.values else _NO_VALUES
+    first = start = 0
+    for part in request.parts:
+        end, stop = first + part.count, start + part.elements
+        yield part, keys[first:end], values[start:stop]
+        first, start = end, stop
 
 
 def _batches(group: list[Reply]) -> Iterable[list[Reply]]:

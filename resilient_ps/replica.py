@@ -6,8 +6,6 @@ one flat array.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from resilient_ps.barrier import Update
@@ -26,7 +24,7 @@ class TableReplica:
     `writer` is the job that pushes to the table (0: none yet); one job writes at a time.
     """
 
-    __slots__ = ("_held", "_keys_max", "spec", "text", "writer")
+    __slots__ = ("_dtype", "_held", "_keys_max", "spec", "text", "writer")
 
     def __init__(self, spec: TableSpec, text: str, shard: int, shards: int) -> None:
         self.spec = spec
@@ -40,7 +38,8 @@ class TableReplica:
         else:
             self._held = SparseShard(spec)
             per_key = spec.dim
-        self._keys_max = max(1, PULL_BYTES_MAX // (per_key * np.dtype(spec.dtype).itemsize))
+        self._dtype = np.dtype(spec.dtype)
+        self._keys_max = max(1, PULL_BYTES_MAX // (per_key * self._dtype.itemsize))
 
     def pull(self, keys: Keys) -> Values:
         """Values of these rows or blocks, one behind the other, in an array of their own.
@@ -60,7 +59,7 @@ class TableReplica:
         if update.rate is not None:
             spec.optimiser.with_lr(update.rate)
             return
-        if update.values.dtype != np.dtype(spec.dtype) and len(update.keys):
+        if update.values.dtype != self._dtype and len(update.keys):
             raise BadInput(
                 f"table {spec.name!r} holds {spec.dtype}, the push brings {update.values.dtype}"
             )
@@ -89,7 +88,7 @@ class TableReplica:
         """
         pushes = [update for update in updates if update.rate is None and len(update.keys)]
         if pushes:
-            factor = np.dtype(self.spec.dtype).type(1 / divide_by)
+            factor = self._dtype.type(1 / divide_by)
             scaled = [p.values * factor if divide_by > 1 else p.values for p in pushes]
             if isinstance(self._held, SparseShard):  # sums repeats in the order of positions
                 self._push(np.concatenate([p.keys for p in pushes]), np.concatenate(scaled))
@@ -123,12 +122,3 @@ class TableReplica:
     def digest(self) -> str:
         """Equal content, equal text: whatever the order of creation."""
         return self._held.digest()
-
-    def status(self) -> dict[str, Any]:
-        """Size and writer, for `resilient-ps status`."""
-        return {
-            "table": self.spec.name,
-            "rows": self.rows,
-            "bytes": self.bytes_held,
-            "writer": self.writer,
-        }

@@ -368,14 +368,12 @@ class Shard:
         self.position = Position(self.epoch, self.lsn)
 
     def status(self) -> dict[str, Any]:
-        """What is here, for `resilient-ps status`."""
+        """One line of `resilient-ps status`."""
         return {
             "shard": self.number,
             "epoch": list(self.epoch),
             "lsn": self.lsn,
             "waiting": len(self.waiting),
-            "tables": [table.status() for _, table in sorted(self.tables.items())],
-            "jobs": [job.status() for _, job in sorted(self.jobs.items())],
         }
 
     def _ok(self, value: int = 0, text: bytes = b"") -> PartAnswer:

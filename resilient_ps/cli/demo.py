@@ -25,6 +25,7 @@ from resilient_ps.cli.samples import file_samples, flight_samples
 from resilient_ps.cli.workers import MAX_WORKERS
 from resilient_ps.consistency import parse_consistency
 from resilient_ps.data.batch import MAX_BATCH_ROWS
+from resilient_ps.errors import BadInput
 from resilient_ps.models import LogisticRegression
 from resilient_ps.models.presets import (
     FLIGHTS_BATCH_SIZE,
@@ -58,6 +59,10 @@ def demo(
     test_file: Annotated[
         str | None, typer.Option(help="Rows held out; default: the last 20 % of --dataset.")
     ] = None,
+    validation: Annotated[
+        bool,
+        typer.Option("--validation", help="Hold out the last training days: to choose settings."),
+    ] = False,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Train on so many rows at most, the last ones.")
     ] = None,
@@ -85,12 +90,15 @@ def demo(
         resilient-ps demo --consistency bsp --servers 2 --workers 2
         resilient-ps demo --dataset clicks.svm.gz --epochs 3 --json
         resilient-ps demo --dataset train.csv --test-file test.csv --no-sklearn
+        resilient-ps demo --validation --lr 0.05 --l2 300 --epochs 4
     """
     parse_consistency(consistency)
+    if validation and dataset is not None:
+        raise BadInput("--validation is for the flights: with --dataset give --test-file")
     watcher = Watcher()
     with watcher.stage(f"reading {dataset or 'the flights of New York 2013'}") as stage:
         samples = (
-            flight_samples(limit)
+            flight_samples(limit, validation=validation)
             if dataset is None
             else file_samples(dataset, format, test_file, limit)
         )

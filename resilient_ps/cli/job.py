@@ -87,7 +87,7 @@ def show(
         print_json(asdict(found))
         return
     ahead = [(r, c, c - (found.slowest or 0)) for r, c in found.clocks.items()]
-    title = f"job {name}: {found.state}, {found.consistency}, {len(found.clocks)} live ranks"
+    title = f"job {name}: {found.state}, {found.consistency}, {found.live} live ranks"
     results().print(grid(title, ["rank", "clock", "ahead"], ahead, right="rank,clock,ahead"))
 
 

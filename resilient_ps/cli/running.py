@@ -49,23 +49,21 @@ class ServerWatch:
         passed_s = now_s - self._asked_s
         if passed_s < ASK_SERVERS_EVERY_S:
             return
-        told = ask_all(self._probes, ASK_DEADLINE_S)
-        shards = {
-            name: status["shards"] for name, status in told.items() if isinstance(status, dict)
-        }
-        entries = {name: sum(int(s["lsn"]) for s in held) for name, held in shards.items()}
+        asked = ask_all(self._probes, ASK_DEADLINE_S)
+        told = {name: status for name, status in asked.items() if isinstance(status, dict)}
+        entries = {name: sum(int(s["lsn"]) for s in t["shards"]) for name, t in told.items()}
         training.server_rates = {
             name: (count - self._entries[name]) / passed_s
             for name, count in entries.items()
             if name in self._entries
         }
-        training.clocks = self._clocks(shards)
+        training.clocks = self._clocks(told)
         self._entries, self._asked_s = entries, now_s
 
-    def _clocks(self, shards: dict[str, Any]) -> dict[int, int]:
-        """As one shard sees them: what several say was not true at the same moment."""
-        for held in shards.values():
-            for job in held[0]["jobs"] if held else ():
+    def _clocks(self, told: dict[str, Any]) -> dict[int, int]:
+        """As one server sees them: what several say was not true at the same moment."""
+        for status in told.values():
+            for job in status["jobs"]:
                 if job["job"] == self._job:
                     return {int(rank): int(at) + 1 for rank, at in job["ticked"].items()}
         return {}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resilient_ps.data import Batch, DenseBatch, SparseArrayDataset, open_dataset
-from resilient_ps.data.flights import flights
+from resilient_ps.data.flights import flights, validation_flights
 from resilient_ps.errors import BadInput
 
 HELD_OUT = 0.2
@@ -26,9 +26,12 @@ class Samples:
     test: SparseArrayDataset
 
 
-def flight_samples(limit: int | None) -> Samples:
-    """The year's first 80 % of days to train on, the rest held out."""
-    train, test = flights(HELD_OUT)
+def flight_samples(limit: int | None, *, validation: bool = False) -> Samples:
+    """The year's first 80 % of days to train on, the rest held out.
+
+    `validation`: of these training days, the first 80 % and the rest, for choosing settings.
+    """
+    train, test = validation_flights(HELD_OUT) if validation else flights(HELD_OUT)
     what = "flights of New York 2013, more than 15 minutes late?"
     return Samples(what, _last(train, limit), test)
 

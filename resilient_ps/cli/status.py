@@ -165,7 +165,7 @@ def jobs_grid(jobs: tuple[JobReport, ...]) -> RenderableType:
                 job.job,
                 job.consistency,
                 job.ranks,
-                len(job.clocks),
+                job.live,
                 job.state,
                 _at(job, job.slowest),
                 _at(job, job.fastest),
@@ -177,8 +177,8 @@ def jobs_grid(jobs: tuple[JobReport, ...]) -> RenderableType:
 
 
 def _at(job: JobReport, clock: int | None) -> str | None:
-    """A clock and the first rank that is in it."""
+    """A clock and the first rank that is in it, if it is told."""
     if clock is None:
         return None
-    rank = next(rank for rank, at in job.clocks.items() if at == clock)
-    return f"clock {clock} (rank {rank})"
+    rank = next((rank for rank, at in job.clocks.items() if at == clock), None)
+    return f"clock {clock}" if rank is None else f"clock {clock} (rank {rank})"

