@@ -8,6 +8,7 @@
     tables/<name>             TableRecord; <name> may have slashes: namespace/table
     jobs/<name>               JobRecord
     jobs/<name>/ranks/<r>     counter: incarnations of rank r
+    jobs/<name>/ranks/<r>/finished   the incarnation of rank r that had nothing left to do
     intents/<number>          IntentRecord
     counters/<what>           the last number given: to a table, a job, an intent
 
@@ -39,6 +40,7 @@ Kind = Literal[
     "table",
     "job",
     "rank",
+    "finished",
     "intent",
     "counter",
 ]
@@ -54,6 +56,7 @@ _SHAPES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("table", re.compile(rf"tables/(?P<name>{_NAME}(/{_NAME})*)")),
     ("job", re.compile(rf"jobs/(?P<name>{_NAME})")),
     ("rank", re.compile(rf"jobs/(?P<name>{_NAME})/ranks/(?P<number>[0-9]{{5}})")),
+    ("finished", re.compile(rf"jobs/(?P<name>{_NAME})/ranks/(?P<number>[0-9]{{5}})/finished")),
     ("intent", re.compile(r"intents/(?P<number>[0-9]{12})")),
     ("counter", re.compile(r"counters/(?P<name>tables|jobs|intents)")),
 )
@@ -98,11 +101,14 @@ class ClusterKeys:
         return self.jobs + check_name("job", name).encode()
 
     def ranks(self, job: str) -> bytes:
-        """Prefix of the counters of all ranks of a job."""
+        """Prefix of all that is kept of the ranks of a job."""
         return self.job(job) + b"/ranks/"
 
     def rank(self, job: str, rank: int) -> bytes:
         return self.ranks(job) + _number("rank", rank, MAX_RANK, digits=5)
+
+    def finished(self, job: str, rank: int) -> bytes:
+        return self.rank(job, rank) + b"/finished"
 
     def intent(self, number: int) -> bytes:
         return self.intents + _number("intent", number, MAX_INTENT, digits=12)

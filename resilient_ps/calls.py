@@ -221,12 +221,9 @@ class Calls:
         """For error texts: which shards have not answered, and why."""
         shards = sorted(call.pending)[:4]
         more = f" and {len(call.pending) - 4} more shards" if len(call.pending) > 4 else ""
-        told = [
-            self.routing.describe(shard)
-            + (f": {call.reason[shard]}" if call.reason.get(shard) else "")
-            for shard in shards
-        ]
-        return "; ".join(told) + more
+        told = [(self.routing.describe(shard), call.reason.get(shard)) for shard in shards]
+        texts = [f"{where}: {why}" if why and why != where else where for where, why in told]
+        return "; ".join(texts) + more
 
     def _later(self, shard: int, now_ns: int) -> list[Effect]:
         self._again.add(shard)

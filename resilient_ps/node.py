@@ -121,6 +121,7 @@ class Node:
         self.shards: dict[int, Shard] = {}
         self._greeted: set[str] = set()
         self._pulls_at_ns: int | None = None
+        self._compared = False
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         """One step of the machine."""
@@ -194,8 +195,25 @@ class Node:
             Log("error", "bad record in etcd", {"error": text}) for text in self.view.problems
         ]
         self.view.problems.clear()
+        problems += self._compare_wishes()
         lease = self.membership.lease if self.membership.state == "member" else 0
         return [*problems, *self._assign(now_ns), *self.controller.look(lease, now_ns)]
+
+    def _compare_wishes(self) -> list[Log]:
+        """Tell once what was asked for in vain, because the cluster exists in another shape."""
+        config, wishes = self.view.config, self.settings.wishes
+        if config is None or self._compared:
+            return []
+        self._compared = True
+        if wishes.shards in (0, config.shards):
+            return []
+        fields = {
+            "shards": config.shards,
+            "asked_for": wishes.shards,
+            "remedy": "the number of shards is fixed when a cluster is created: leave --shards "
+            "away, or create another cluster with another --cluster",
+        }
+        return [Log("warning", "cluster exists with another number of shards", fields)]
 
     def _assign(self, now_ns: int) -> list[Effect]:
         """Begin to serve the shards whose primary is this process; drop the others."""

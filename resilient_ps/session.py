@@ -314,14 +314,18 @@ class Session:
                 return FixTheCall(f"{where}: {text}")
 
     def _why_late(self, call: Call) -> str:
-        what = (
-            f"{call.kind.name.lower()} of clock {call.clock}"
-            if call.clock
-            else call.kind.name.lower()
-        )
-        if call in self._queue:
-            return f"the {what} waits for {self.unsettled - 1} earlier pushes and ticks"
-        return f"the {what} timed out; {self.calls.waits_for(call)}"
+        if call not in self._queue:
+            return f"the {_name(call)} timed out; {self.calls.waits_for(call)}"
+        text = f"the {_name(call)} waits for {self.unsettled - 1} earlier pushes and ticks"
+        first = next(iter(self.calls.open.values()), None)
+        if first is not None:
+            text += f"; first the {_name(first)}: {self.calls.waits_for(first)}"
+        return text
+
+
+def _name(call: Call) -> str:
+    kind = call.kind.name.lower()
+    return f"{kind} of clock {call.clock}" if call.clock else kind
 
 
 _WRITES = frozenset({Kind.PUSH, Kind.TUNE, Kind.TICK})

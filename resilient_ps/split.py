@@ -121,8 +121,10 @@ def split_dense(
 
 def check_keys(spec: SparseSpec, keys: Any) -> Keys:
     """Keys as contiguous uint64 (n,). Raises `BadInput` for anything that is not a whole number."""
-    array = np.asarray(keys)
+    array = _as_array(spec, "keys", keys)
     if array.dtype != np.uint64:
+        if array.dtype.kind in "fO" and not isinstance(keys, np.ndarray):
+            array = _large_keys(array, keys)  # of integers from 2**63 on numpy makes floats
         whole = array.dtype.kind == "u" or (array.dtype.kind == "i" and not (array < 0).any())
         if array.size and not whole:
             raise BadInput(
@@ -133,6 +135,21 @@ def check_keys(spec: SparseSpec, keys: Any) -> Keys:
     if array.ndim != 1:
         raise BadInput(f"table {spec.name!r}: keys must have shape (n,), not {array.shape}")
     return np.ascontiguousarray(array)
+
+
+def _large_keys(array: NDArray[Any], keys: Any) -> NDArray[Any]:
+    """The keys as uint64, if all of them are Python integers that fit; else the array."""
+    exact = np.array(keys, object)
+    if all(isinstance(key, (int, np.integer)) and 0 <= key < 1 << 64 for key in exact.flat):
+        return exact.astype(np.uint64)
+    return array
+
+
+def _as_array(spec: SparseSpec | DenseSpec, what: str, values: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"table {spec.name!r}: {what} must be an array: {error}") from error
 
 
 def check_gradients(spec: SparseSpec, keys: Keys, grads: Any) -> Values:
@@ -150,7 +167,7 @@ def check_gradients(spec: SparseSpec, keys: Keys, grads: Any) -> Values:
 
 def check_dtype(spec: SparseSpec | DenseSpec, values: Any) -> Values:
     """An array of the table's dtype: nothing is converted silently. Raises `BadInput`."""
-    array = np.asarray(values)
+    array = _as_array(spec, "values", values)
     if array.dtype != np.dtype(spec.dtype):
         raise BadInput(
             f"table {spec.name!r} holds {spec.dtype}, the array is {array.dtype}: "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +23,7 @@ from resilient_ps.node import Node, NodeSettings, build_node
 from resilient_ps.runtime.addresses import Address, parse_address
 from resilient_ps.runtime.host import Host
 from resilient_ps.runtime.listening import listen_on
-from resilient_ps.runtime.logs import Logger
+from resilient_ps.runtime.logs import Logger, route_logging
 from resilient_ps.runtime.malloc import keep_freed_memory
 from resilient_ps.runtime.parallel import Cores
 from resilient_ps.tables.warm_up import warm_up
@@ -83,8 +82,9 @@ def server(
 ) -> None:
     """Serve shards of a cluster, until SIGTERM or Ctrl-C.
 
-    Prints `ready NAME HOST:PORT` on standard output once it is registered. The number of shards is
-    fixed by the first server of a new cluster.
+    Prints `ready NAME HOST:PORT` on standard output once it accepts connections; its log says
+    when it is registered in the cluster. The number of shards is fixed by the first server of a new
+    cluster.
 
     \b
     Examples:
@@ -99,6 +99,7 @@ def server(
     public = parse_address(advertise, "--advertise") if advertise else address
     name = name or f"{socket.gethostname()}:{public.port}"
     log = log.bind(server=name)
+    route_logging(log)
     record = ServerRecord(
         server=name,
         process=secrets.randbits(PROCESS_BITS) | 1 << PROCESS_BITS,
@@ -127,7 +128,7 @@ def server(
             directory=NodeDirectory(node),
             hello=Hello(PROTOCOL, cluster, f"server {name}"),
             log=log,
-            ready=lambda: _say_ready(name, address),
+            ready=lambda: _say_ready(name, address, log),
         )
         code = host.run()
     finally:
@@ -148,6 +149,8 @@ def _load_kernels(log: Logger) -> None:
     )
 
 
-def _say_ready(name: str, address: Address) -> None:
-    print(f"ready {name} {address}", flush=True)
-    sys.stdout.flush()
+def _say_ready(name: str, address: Address, log: Logger) -> None:
+    try:
+        print(f"ready {name} {address}", flush=True)
+    except OSError as error:  # a full disk or a closed pipe is no reason not to serve
+        log.warning("ready line not written", error=str(error))

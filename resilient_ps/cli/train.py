@@ -160,9 +160,7 @@ def _all_ranks(
         with watcher.stage(f"starting {of} workers") as stage:
             group.start()
             stage.done = f"{of} workers are ready"
-        trained = train_together(group, servers, watcher, total)
-    client.end_job(plan.job, "done")
-    return trained
+        return train_together(group, servers, watcher, total)
 
 
 def _as_json(trained: Trained) -> dict[str, Any]:

@@ -117,7 +117,10 @@ class _Teller:
 def run_rank(
     client: Client, plan: TrainPlan, dataset: Dataset, rank: int, of: int, listener: Listener
 ) -> Told:
-    """Train; what it told last. Continues where the rank stood, if it was run before."""
+    """Train; what it told last. Continues where the rank stood, if it was run before.
+
+    The job is done when all of its ranks have come to the end.
+    """
     model = plan.build_model(dataset)
     warm_up_client()  # before the time is taken
     teller = _Teller(rank, listener)
@@ -132,4 +135,6 @@ def run_rank(
             on_batch=teller.on_batch,
         )
         clock = worker.clock
-    return teller.end(clock)
+    told = teller.end(clock)
+    client.finish_rank(plan.job, rank)
+    return told

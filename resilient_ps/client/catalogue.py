@@ -161,6 +161,38 @@ class Catalogue:
 
         return self._until(f"drawing an incarnation for rank {rank} of job {job!r}", attempt)
 
+    def finish_rank(self, job: str, rank: int) -> bool:
+        """Record that the rank has nothing left to do; is that true of all ranks of the job now?
+
+        It is true until another process takes the rank over. A rank that was taken out of the job
+        from outside never says so.
+        """
+
+        def attempt() -> bool | None:
+            drawn = self._get(self.keys.rank(job, rank))
+            if drawn is None:
+                return False  # the job was removed
+            put = Put(self.keys.finished(job, rank), drawn.value)
+            txn = Txn((unchanged(drawn.key, drawn.mod_revision),), (put,))
+            return self._all_finished(job) if self._kv.txn(txn).succeeded else None
+
+        return self._until(f"recording the end of rank {rank} of job {job!r}", attempt)
+
+    def _all_finished(self, job: str) -> bool:
+        item = self._get(self.keys.job(job))
+        if item is None:
+            return False
+        prefix = self.keys.ranks(job)
+        items = self._kv.read(prefix, prefix=True, deadline_s=self._deadline_s).items
+        told = {one.key: one.value for one in items}
+        located = (self.keys.locate(key) for key in told)
+        ranks = {at.number for at in located if at is not None and at.kind == "rank"}
+        ranks.update(range(JobRecord.from_bytes(item.value, item.key).ranks))
+        return all(
+            told.get(self.keys.finished(job, rank), b"-") == told.get(self.keys.rank(job, rank))
+            for rank in ranks
+        )
+
     def propose(self, kind: str, job: str, rank: int) -> IntentRecord:
         """Write an intent (`join` or `leave`) and wait until the coordinator has executed it.
 

@@ -51,7 +51,7 @@ class Client:
         joined.
         """
         mode = parse_consistency(consistency) if isinstance(consistency, str) else consistency
-        if rank < 0:
+        if not isinstance(rank, int) or rank < 0:
             raise BadInput(f"rank {rank}: ranks are numbered from 0 to of - 1 = {of - 1}")
         spec = self.catalogue.open_job(job, of, mode)
         incarnation = self.catalogue.draw_incarnation(job, rank)
@@ -90,6 +90,11 @@ class Client:
         """Mark a job `stopped` or `done`: its workers are refused, its tables are free again."""
         record = self.catalogue.set_job_state(name, state)
         self._broadcast(Kind.CLOSE_JOB, job=record.job_id)
+
+    def finish_rank(self, job: str, rank: int) -> None:
+        """This rank has nothing left to do; the last one to say so marks the job as `done`."""
+        if self.catalogue.finish_rank(job, rank):
+            self.end_job(job, "done")
 
     def remove_job(self, name: str) -> None:
         """Forget a job; tables stay. Its name can be used again. Raises `NotFound`."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
-from resilient_ps.client.connection import Client, connect
+from resilient_ps.client.connection import Client, connect, wait_for_cluster
+from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.coordinator.runtime.processes import Prefer
 from resilient_ps.runtime.local import LocalCluster
+
+PLACED_DEADLINE_S = 30.0  # for the servers, once they run, to elect a coordinator and place shards
 
 
 class RunningCluster:
@@ -46,8 +49,12 @@ def local_cluster(
 ) -> Iterator[RunningCluster]:
     """Run `servers` server processes and a coordination process on loopback ports.
 
+    When the block begins, every shard is served.
+
     `coordination`: "etcd", "embedded" (a process of our own, in memory), or "auto": etcd where it
     is installed. Everything ends with the block, on an exception and on Ctrl-C too.
     """
     with LocalCluster(servers, cluster=name, prefer=coordination, flags=server_flags) as processes:
+        with closing(EtcdKv(processes.endpoints)) as kv:
+            wait_for_cluster(kv, name, PLACED_DEADLINE_S)
         yield RunningCluster(processes)

@@ -140,11 +140,7 @@ class SparseTable(_Table):
         spec = self.spec
         keys = check_keys(spec, keys)
         rows = np.empty((len(keys), spec.dim), spec.dtype) if out is None else out
-        if rows.shape != (len(keys), spec.dim) or rows.dtype != np.dtype(spec.dtype):
-            raise BadInput(
-                f"table {spec.name!r}: out must be {spec.dtype} ({len(keys)}, {spec.dim}), "
-                f"not {rows.dtype} {rows.shape}"
-            )
+        _check_out(spec, rows, (len(keys), spec.dim))
         pulls: list[SparsePull] = []
         routing, step = self._driver.session.routing, chunk_rows(spec)
 
@@ -213,12 +209,7 @@ class DenseTable(_Table):
         """As `pull`, without waiting: `result()` gives the array."""
         spec = self.spec
         array = np.empty(spec.shape, spec.dtype) if out is None else out
-        fits = array.shape == spec.shape and array.dtype == np.dtype(spec.dtype)
-        if not fits or not array.flags.c_contiguous:
-            raise BadInput(
-                f"table {spec.name!r}: out must be {spec.dtype} {spec.shape} in C order, "
-                f"not {array.dtype} {array.shape}"
-            )
+        _check_out(spec, array, spec.shape)
         routing = self._driver.session.routing
         with self._driver.lock:
             flat = array.reshape(-1)
@@ -259,3 +250,15 @@ class DenseTable(_Table):
                 f"table {spec.name!r}: the gradient must have shape {spec.shape}, not {array.shape}"
             )
         return np.ascontiguousarray(array)
+
+
+def _check_out(spec: SparseSpec | DenseSpec, out: Any, shape: tuple[int, ...]) -> None:
+    """Can the values be received in there? Raises `BadInput`."""
+    if not isinstance(out, np.ndarray):
+        raise BadInput(f"table {spec.name!r}: out must be a numpy array, not {type(out).__name__}")
+    fits = out.shape == shape and out.dtype == np.dtype(spec.dtype)
+    if not fits or not out.flags.c_contiguous or not out.flags.writeable:
+        raise BadInput(
+            f"table {spec.name!r}: out must be {spec.dtype} {shape}, writeable and in C order, "
+            f"not {out.dtype} {out.shape}"
+        )

@@ -133,8 +133,8 @@ def _hours(time_hour: Text) -> Minutes:
     # Neighbours often have the same hour, and reading dates takes long
     fresh = np.concatenate(([True], time_hour[1:] != time_hour[:-1]))
     texts = time_hour[fresh].astype("S13").astype("U13")
-    hours: Minutes = texts.astype("datetime64[h]").astype(np.int64)
-    return hours[np.cumsum(fresh) - 1]
+    hours = texts.astype("datetime64[h]").astype(np.int64)
+    return np.asarray(hours[np.cumsum(fresh) - 1], np.int64)
 
 
 def _zone_shift_minutes(path: Path, destination: Category, day: Minutes) -> Minutes:

@@ -23,6 +23,8 @@ from resilient_ps.runtime.server_process import READY_DEADLINE_S, ServerProcess
 
 MAX_SERVERS = 64
 STOP_DEADLINE_S = 10.0
+_BEEN_UP: set[tuple[str, ...]] = set()
+"""Programs of which a process has been ready: its compiled kernels lie in the cache since then."""
 SERVER_PROGRAM = (sys.executable, "-m", "resilient_ps.cli.main", "server")
 
 
@@ -77,6 +79,9 @@ class LocalCluster:
             self._coordination = start_coordination(prefer=self._prefer)
             for number in range(1, self._count + 1):
                 self.servers.append(self._start_server(f"s{number}"))
+                if self._program not in _BEEN_UP:  # let one compile, and the others load
+                    self.servers[0].wait_ready(READY_DEADLINE_S)
+                    _BEEN_UP.add(self._program)
             for server in self.servers:
                 server.wait_ready(READY_DEADLINE_S)
         except BaseException:

@@ -9,6 +9,7 @@ What peers send may stand in fields: every value is escaped, so a line stays a l
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 from collections.abc import Mapping
@@ -73,6 +74,27 @@ class Logger:
 
     def error(self, event: str, **fields: Any) -> None:
         self.log("error", event, fields)
+
+
+class _FromLogging(logging.Handler):
+    """Takes in what was logged by way of the standard library."""
+
+    def __init__(self, log: Logger) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = {"logger": record.name}
+        if record.exc_info:
+            fields["traceback"] = logging.Formatter().formatException(record.exc_info)
+        self._log.log(record.levelname.lower(), record.getMessage(), fields)
+
+
+def route_logging(log: Logger) -> None:
+    """Let everything that this package logs by way of `logging` become lines of `log`."""
+    ours = logging.getLogger("resilient_ps")
+    ours.handlers = [_FromLogging(log)]
+    ours.propagate = False
 
 
 def _checked(value: str, allowed: Any, what: str) -> str:

@@ -17,7 +17,7 @@ from resilient_ps.coordinator.runtime.spawn import spawn
 from resilient_ps.errors import BadInput, Unavailable
 from resilient_ps.runtime.addresses import Address, parse_address
 
-READY_DEADLINE_S = 60.0
+READY_DEADLINE_S = 120.0  # the first server on a machine compiles its kernels
 LOG_TAIL_BYTES = 2000
 MAX_LINE_BYTES = 4096
 
@@ -49,6 +49,8 @@ class ServerProcess:
 
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
         """Return when it serves. `Unavailable`, with the end of its log, if it does not."""
+        if self._address is not None:
+            return
         line = self._first_line(time.monotonic() + deadline_s)
         words = line.split()
         if len(words) == 3 and words[:2] == ["ready", self.name]:

@@ -13,6 +13,7 @@ import pytest
 from cli_process import Shell, descendants, start, still_running
 
 import resilient_ps as ps
+from resilient_ps.cli.exits import EXIT_SUPERSEDED
 from resilient_ps.client.launch import RunningCluster
 
 ROWS = 600
@@ -91,19 +92,35 @@ def test_one_rank_trains_and_its_job_and_table_are_listed(shell: Shell, files: P
     assert ended.json["ranks"] == [{"rank": 0, "samples": 5 * ROWS, "clock": 31}]
     assert ended.json["loss"] < 0.9 < np.log(3)
     jobs = {job["job"]: job for job in shell("job", "ls", "--json").json["jobs"]}
-    assert jobs["one"]["clocks"] == {"0": 31}
-    assert (jobs["one"]["consistency"], jobs["one"]["state"]) == ("bsp", "running")
+    assert (jobs["one"]["consistency"], jobs["one"]["state"]) == ("bsp", "done")
     tables = {table["table"]: table for table in shell("table", "ls", "--json").json["tables"]}
     assert tables["one/model/0"]["rows"] == 7 * 3
-    assert tables["one/model/0"]["writer"] == "one"
+    assert tables["one/model/0"]["writer"] is None
     shown = shell("table", "show", "one/model/0", "--json").json["specification"]
     assert (shown["shape"], shown["dtype"]) == ([7, 3], "float32")
     for command in ("job ls", "job show one", "table ls", "table show one/model/0"):
         assert shell(*command.split()).out.count("\n") > 2
     again = shell("train", "softmax", "--dataset", str(files / "rows.npz"), *flags,
                   "--epochs", "5", "--table", "one/model")  # fmt: skip
-    assert again.out == "job one: nothing left to do, it was trained before\n"
-    assert "rank 0 continues at clock 31" in again.err
+    assert again.code == EXIT_SUPERSEDED
+    assert "job 'one' is done: use another name, or remove it" in again.err
+
+
+def test_a_job_is_done_when_its_last_rank_is_and_until_then_a_rank_can_be_run_again(
+    shell: Shell, files: Path
+) -> None:
+    flags = ("--dataset", str(files / "rows.npz"), "--classes", "3", "--job", "two", "--of", "2",
+             "--table", "two/model", "--consistency", "asp", "--batch-size", "100")  # fmt: skip
+    assert shell("train", "softmax", *flags, "--rank", "0").code == 0
+    shown = shell("job", "show", "two", "--json").json
+    assert (shown["state"], shown["clocks"]) == ("running", {"0": 4, "1": 1})
+    tables = {table["table"]: table for table in shell("table", "ls", "--json").json["tables"]}
+    assert tables["two/model/0"]["writer"] == "two"
+    again = shell("train", "softmax", *flags, "--rank", "0")
+    assert again.out == "job two: nothing left to do, it was trained before\n"
+    assert "rank 0 continues at clock 4" in again.err
+    assert shell("train", "softmax", *flags, "--rank", "1").code == 0
+    assert shell("job", "show", "two", "--json").json["state"] == "done"
 
 
 def test_a_killed_worker_that_is_started_again_goes_on_behind_its_last_clock(

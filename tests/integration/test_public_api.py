@@ -133,8 +133,12 @@ def test_wrong_dense_shapes_and_outs_are_refused(worker: ps.Worker, name: str) -
     table = worker.dense_table(name, shape=(4, 3), optimiser=ps.Sum())
     with pytest.raises(ps.BadInput, match=r"shape \(4, 3\), not \(3, 4\)"):
         table.push(ones(3, 4))
-    with pytest.raises(ps.BadInput, match="out must be float32"):
-        table.pull(out=np.empty((4, 3)))
+    read_only = np.frombuffer(bytes(48), np.float32).reshape(4, 3)
+    for out in (np.empty((4, 3)), np.empty((4, 6), np.float32)[:, ::2], read_only):
+        with pytest.raises(ps.BadInput, match="out must be float32"):
+            table.pull(out=out)
+    with pytest.raises(ps.BadInput, match="out must be a numpy array, not list"):
+        table.pull(out=[])  # type: ignore[arg-type]
 
 
 def test_a_reader_sees_the_rows_and_cannot_push(

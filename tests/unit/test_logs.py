@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from io import StringIO
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from resilient_ps.errors import BadInput
-from resilient_ps.runtime.logs import MAX_FIELD_CHARS, Logger
+from resilient_ps.runtime.logs import MAX_FIELD_CHARS, Logger, route_logging
 
 NASTY = 'a\nb "c" \x1b[31m \u2028 \ud800'
 
@@ -81,3 +82,27 @@ def test_a_closed_stream_does_not_stop_the_program() -> None:
 def test_an_unknown_format_or_level_is_an_error(flags: dict[str, str]) -> None:
     with pytest.raises(BadInput, match="is unknown: use one of"):
         Logger(StringIO(), **flags)
+
+
+def test_what_is_logged_by_way_of_the_standard_library_becomes_lines_too() -> None:
+    stream, ours = StringIO(), logging.getLogger("resilient_ps")
+    before = ours.handlers, ours.propagate
+    try:
+        route_logging(Logger(stream, format="json", bound={"server": "s1"}))
+        logging.getLogger("resilient_ps.some.module").warning("watch of %r ended", b"x")
+        try:
+            raise ValueError("why")
+        except ValueError:
+            logging.getLogger("resilient_ps.some.module").exception("failed")
+    finally:
+        ours.handlers, ours.propagate = before
+    warned, failed = [json.loads(line) for line in stream.getvalue().splitlines()]
+    del warned["time"]
+    assert warned == {
+        "level": "warning",
+        "event": "watch of b'x' ended",
+        "server": "s1",
+        "logger": "resilient_ps.some.module",
+    }
+    assert failed["level"] == "error"
+    assert "ValueError: why" in failed["traceback"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from resilient_ps.consistency import BSP, JobSpec
+from resilient_ps.coordinator.controller import ClusterWishes
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import (
     KvAnswered,
@@ -67,11 +68,11 @@ RECORD = ServerRecord("s1", 77, "127.0.0.1", 7000, "", "", 1.0, 0, "0.1", 1, "ho
 class Served:
     """A node with etcd's model behind it; all effects are performed at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, wishes: ClusterWishes | None = None) -> None:
         self.model = MemoryKv()
         self.now_ns = SECOND_NS
         self.together: list[int] = []  # how many tasks were run in parallel, each time
-        settings = NodeSettings("c", RECORD, 4)
+        settings = NodeSettings("c", RECORD, 4, wishes or ClusterWishes())
         self.node = build_node(settings, lambda bits: 5, self._in_parallel)
         self.sent: list[Send] = []
         self.logs: list[Log] = []
@@ -173,6 +174,17 @@ def test_a_lone_server_creates_its_cluster_and_serves_all_shards() -> None:
     assert status["lease_s"] == 4.0
     assert status["connections"] == 1
     assert [shard["shard"] for shard in status["shards"]] == [0, 1, 2, 3]
+
+
+def test_other_shards_than_the_clusters_are_asked_for_in_vain_and_it_says_so_once() -> None:
+    served = Served(ClusterWishes(shards=8))
+    config = ClusterWishes(shards=4).config("some-cluster", "s0")
+    served.put(KEYS.config, config.to_bytes())
+    served.handle(Started())
+    assert sorted(served.node.shards) == [0, 1, 2, 3]
+    (warned,) = [log for log in served.logs if "number of shards" in log.event]
+    assert (warned.fields["shards"], warned.fields["asked_for"]) == (4, 8)
+    assert "--shards" in str(warned.fields["remedy"])
 
 
 def test_without_etcd_it_tries_again_and_serves_when_etcd_comes() -> None:

@@ -314,6 +314,7 @@ def test_a_write_that_waits_for_others_says_so() -> None:
     (resolved,) = driven.session.abandon(2, 0)
     assert isinstance(resolved, Resolved)
     assert "the tick of clock 1 waits for 1 earlier pushes and ticks" in str(resolved.error)
+    assert "first the push of clock 1: shard " in str(resolved.error)
     assert "the push of clock 1 timed out" in str(driven.session.why_unsettled())
 
 

