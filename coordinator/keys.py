@@ -130,6 +130,8 @@ class ClusterKeys:
 
 def check_name(what: str, name: str) -> str:
     """Return `name` if it can name a cluster, server or job, else raise BadInput."""
+    if not isinstance(name, str):
+        raise BadInput(f"a {what} name is text, not {type(name).__name__}: {name!r}")
     if len(name) > MAX_NAME_CHARS:
         raise BadInput(f"the {what} name {name[:20]!r}... is longer than {MAX_NAME_CHARS} letters")
     if not re.fullmatch(_NAME, name):

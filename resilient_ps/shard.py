@@ -36,6 +36,7 @@ from resilient_ps.waiting import Origin, WaitingPull, WaitingPulls
 
 TABLES_MAX = 10_000
 JOBS_MAX = 1_000
+RANK_RECORDS_MAX = 1 << 20  # of one job on all shards together: one server may hold them all
 CURSOR_BYTES_MAX = 4_096
 PULL_WAIT_NS_MAX = 3_600 * 10**9
 
@@ -155,6 +156,13 @@ class Shard:
             return self._no(Status.REFUSED, str(error))
         if spec.job != request.worker.job:
             return self._no(Status.REFUSED, f"job {request.worker.job} calls itself {spec.job}")
+        if spec.ranks * self._shards > RANK_RECORDS_MAX:
+            text = (
+                f"a job of {spec.ranks} ranks on {self._shards} shards: at most "
+                f"{RANK_RECORDS_MAX // self._shards} ranks are possible; remove this job, and use "
+                "fewer ranks, or a cluster with fewer shards"
+            )
+            return self._no(Status.REFUSED, text)
         self._append()
         barrier = Barrier(bytes_max=self._barrier_bytes_max)
         self.jobs[spec.job] = Job(text, JobLedger(spec, self._guards), barrier)
@@ -311,7 +319,7 @@ class Shard:
             return [reply]
         if request.wait_ns <= 0:
             return [Reply(origin, self._too_late(request.worker, request.clock))]
-        if self.waiting.full:
+        if not self.waiting.has_room(keys):
             return [Reply(origin, self._no(Status.BUSY, "too many pulls wait on this shard"))]
         deadline_ns = now_ns + min(request.wait_ns, PULL_WAIT_NS_MAX)
         self.waiting.add(

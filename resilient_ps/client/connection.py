@@ -51,6 +51,8 @@ class Client:
         joined.
         """
         mode = parse_consistency(consistency) if isinstance(consistency, str) else consistency
+        if not isinstance(mode, Consistency):
+            raise BadInput(f"consistency {mode!r}: give BSP(), SSP(staleness=3), ASP() or its name")
         if not isinstance(rank, int) or rank < 0:
             raise BadInput(f"rank {rank}: ranks are numbered from 0 to of - 1 = {of - 1}")
         spec = self.catalogue.open_job(job, of, mode)

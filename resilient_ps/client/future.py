@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from resilient_ps.errors import ResilientPsError
+from resilient_ps.errors import DeadlineExceeded, ResilientPsError
 from resilient_ps.runtime.driver import Driver, deadline_after
 
 T = TypeVar("T")
@@ -24,12 +24,15 @@ class Future(Generic[T]):
         value: T,
         deadline_s: float,
         finish: Callable[[int], None] | None = None,
+        *,
+        what: str = "",
     ) -> None:
         self._driver = driver
         self._ops = ops
         self._value = value
         self._deadline_s = deadline_s
         self._finish = finish  # what is left to do when operation number i has been answered
+        self._what = what  # for errors: which table
         self._error: ResilientPsError | None = None
         self._over = False
 
@@ -57,7 +60,14 @@ class Future(Generic[T]):
         deadline_ns = deadline_after(deadline_s)
         for number, op in enumerate(self._ops):
             outcome = self._driver.wait(op, deadline_ns)
-            self._error = self._error or outcome.error
+            if outcome.error is not None and self._error is None:
+                self._error = self._named(outcome.error)
             if self._finish is not None and self._error is None:
                 self._finish(number)
         self._over = True
+
+    def _named(self, error: ResilientPsError) -> ResilientPsError:
+        """A session knows tables by number only: say here which one it was."""
+        if self._what and isinstance(error, DeadlineExceeded):
+            return DeadlineExceeded(f"{self._what}: {error}")
+        return error

@@ -51,6 +51,10 @@ class _Table:
         """The table's name, with its namespace."""
         return self._handle.spec.name
 
+    @property
+    def _what(self) -> str:
+        return f"table {self.name!r}"
+
     def set_learning_rate(self, rate: float) -> None:
         """Change the optimiser's learning rate, in the order of this worker's pushes.
 
@@ -154,7 +158,7 @@ class SparseTable(_Table):
 
         with self._driver.lock:
             ops = self._start_pulls(splits())
-        return Future(self._driver, ops, rows, self._deadline_s, finish)
+        return Future(self._driver, ops, rows, self._deadline_s, finish, what=self._what)
 
     def push(self, keys: Any, gradients: Any) -> None:
         """Apply `gradients` (n, dim) to the rows of `keys` (n,) with the table's optimiser.
@@ -181,7 +185,7 @@ class SparseTable(_Table):
 
         with self._driver.lock:
             ops = self._start_pushes(splits())
-        return Future(self._driver, ops, None, self._deadline_s)
+        return Future(self._driver, ops, None, self._deadline_s, what=self._what)
 
 
 class DenseTable(_Table):
@@ -214,7 +218,7 @@ class DenseTable(_Table):
         with self._driver.lock:
             flat = array.reshape(-1)
             ops = self._start_pulls(split_dense(routing, self._layout, flat, pull=True))
-        return Future(self._driver, ops, array, self._deadline_s)
+        return Future(self._driver, ops, array, self._deadline_s, what=self._what)
 
     def push(self, gradient: Any) -> None:
         """One optimiser step with `gradient`, of the table's shape and dtype.
@@ -240,7 +244,7 @@ class DenseTable(_Table):
         with self._driver.lock:
             flat = gradient.reshape(-1)
             ops = self._start_pushes(split_dense(routing, self._layout, flat, pull=False))
-        return Future(self._driver, ops, None, self._deadline_s)
+        return Future(self._driver, ops, None, self._deadline_s, what=self._what)
 
     def _checked(self, gradient: Any) -> NDArray[Any]:
         spec = self.spec

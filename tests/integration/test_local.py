@@ -69,6 +69,23 @@ def test_servers_come_up_serve_and_leave_nothing(temporary: Path) -> None:
     cluster.stop()
 
 
+COMPILES = """
+import os, select, signal, sys, tempfile
+compiling = os.path.join(tempfile.gettempdir(), "compiling")
+os.close(os.open(compiling, os.O_CREAT | os.O_EXCL))
+select.select([], [], [], 0.5)
+os.unlink(compiling)
+print("ready", sys.argv[sys.argv.index("--name") + 1], "127.0.0.1:1", flush=True)
+signal.pause()
+"""
+
+
+def test_the_first_server_compiles_before_the_second_starts() -> None:
+    program = (sys.executable, "-c", COMPILES)  # fails while another of its kind compiles
+    with LocalCluster(2, prefer="embedded", program=program) as cluster:
+        assert all(server.is_alive() for server in cluster.servers)
+
+
 def test_a_server_can_be_killed_paused_resumed_and_restarted() -> None:
     with echo_cluster(2) as cluster:
         cluster.kill(0)

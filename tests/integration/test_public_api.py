@@ -302,9 +302,10 @@ def test_a_worker_killed_mid_clock_leaves_no_trace_in_the_model(
     assert train_both(cluster, client, name, dies_in=5) == undisturbed
 
 
-def test_a_server_that_dies_is_named_with_its_shard() -> None:
+def test_a_server_that_dies_is_named_with_its_shard_also_when_it_is_back() -> None:
+    flags = ["--lease-ttl", "1"]
     with (
-        ps.local_cluster(servers=2, coordination="embedded") as cluster,
+        ps.local_cluster(2, coordination="embedded", server_flags=flags) as cluster,
         cluster.connect(deadline_s=1.0) as client,
     ):
         worker = client.worker("job", rank=0, of=1, consistency="asp")
@@ -312,7 +313,15 @@ def test_a_server_that_dies_is_named_with_its_shard() -> None:
         keys = np.arange(1000, dtype=np.uint64)
         table.push(keys, ones(1000, 1))
         cluster.processes.kill(1)
-        with pytest.raises(ps.DeadlineExceeded, match=r"push .* shard \d+ .*\bs2\b"):
+        with pytest.raises(ps.DeadlineExceeded, match=r"table .*push .* shard \d+ .*\bs2\b"):
             table.push(keys, ones(1000, 1))
+        cluster.processes.restart(1)
+        for _ in range(30):  # until the old process's lease is over
+            with pytest.raises(ps.DeadlineExceeded, match=r"\bs2\b") as caught:
+                worker.flush()
+            if "s2 was restarted, empty" in str(caught.value):
+                break
+        with pytest.raises(ps.Unavailable, match=r"shard .* s2 was restarted, empty"):
+            cluster.connect(deadline_s=0.1)
         with pytest.raises(ps.DeadlineExceeded, match=r"\bs2\b"):
             worker.close()  # the push is still on its way

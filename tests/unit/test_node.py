@@ -178,7 +178,7 @@ def test_a_lone_server_creates_its_cluster_and_serves_all_shards() -> None:
 
 def test_other_shards_than_the_clusters_are_asked_for_in_vain_and_it_says_so_once() -> None:
     served = Served(ClusterWishes(shards=8))
-    config = ClusterWishes(shards=4).config("some-cluster", "s0")
+    config = ClusterWishes(shards=4).config("0123456789abcdef", "s0")
     served.put(KEYS.config, config.to_bytes())
     served.handle(Started())
     assert sorted(served.node.shards) == [0, 1, 2, 3]

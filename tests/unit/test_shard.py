@@ -8,12 +8,12 @@ from shard_asking import SECOND_NS, SUMS, WEIGHTS, Asking
 
 from resilient_ps.consistency import ASP, BSP, SSP, JobSpec
 from resilient_ps.guards import Guards
-from resilient_ps.ids import READER, Epoch, Position, WorkerId
-from resilient_ps.messages import Kind, Status
-from resilient_ps.shard import CURSOR_BYTES_MAX
+from resilient_ps.ids import NOWHERE, READER, Epoch, Position, WorkerId
+from resilient_ps.messages import NO_KEYS, Kind, Part, Request, Status
+from resilient_ps.shard import CURSOR_BYTES_MAX, Shard
 from resilient_ps.tables.optimisers import Sum
 from resilient_ps.tables.spec import DenseSpec, SparseSpec
-from resilient_ps.waiting import WAITING_MAX
+from resilient_ps.waiting import WAITING_MAX, Origin
 
 # -- pushes, and what they change
 
@@ -199,6 +199,19 @@ def test_the_number_of_waiting_pulls_is_bounded() -> None:
     assert asking.pull(0, 2, [7], wait_s=10)[0].answer.status is Status.BUSY
 
 
+def test_the_bytes_of_waiting_pulls_are_bounded_and_given_back() -> None:
+    asking = Asking(BSP())
+    asking.shard.waiting.bytes_max = 3 * 8
+    assert asking.pull(0, 2, [7, 8], wait_s=10, peer="client:1") == []
+    assert asking.pull(0, 2, [7, 8], wait_s=10)[0].answer.status is Status.BUSY
+    assert asking.pull(0, 2, [7], wait_s=10, peer="client:2") == []
+    asking.shard.waiting.forget_peer("client:1")
+    assert asking.pull(0, 2, [7, 8], wait_s=10) == []
+    assert asking.shard.waiting.held_bytes == 3 * 8
+    asking.shard.waiting.take_all()
+    assert asking.shard.waiting.held_bytes == 0
+
+
 def test_a_pull_of_the_same_number_takes_the_place_of_the_first() -> None:
     asking = Asking(BSP())
     asking.pull(0, 2, [7], wait_s=10)
@@ -206,6 +219,17 @@ def test_a_pull_of_the_same_number_takes_the_place_of_the_first() -> None:
     asking.pull(0, 2, [7], wait_s=20)
     assert len(asking.shard.waiting) == 1
     assert asking.shard.waiting.next_deadline_ns() == 20 * SECOND_NS
+
+
+def test_a_job_of_more_ranks_than_so_many_shards_can_hold_is_refused() -> None:
+    shard = Shard(0, 1024, Epoch(1, 1))
+    part = Part(0, NOWHERE)
+    for ranks, status in ((1025, Status.REFUSED), (1024, Status.OK)):
+        text = JobSpec(1, "many", ranks, SSP(1)).to_json().encode()
+        request = Request(Kind.OPEN_JOB, 1, (part,), worker=WorkerId(1, 0, 0), text=text)
+        (reply,) = shard.handle(request, part, NO_KEYS, NO_KEYS, Origin("client:1", 1), 0)
+        assert reply.answer.status is status
+        assert ranks == 1024 or b"at most 1024 ranks are possible" in reply.answer.text
 
 
 def test_unknown_tables_and_jobs_are_named() -> None:
