@@ -21,8 +21,11 @@ from resilient_ps.errors import Unavailable
 class LoadProcess:
     """One such process, from the outside."""
 
-    def __init__(self, etcd: str, cluster: str, case: Case, rows: int, rank: int, of: int) -> None:
-        order = json.dumps({"case": asdict(case), "rows": rows, "rank": rank, "of": of})
+    def __init__(
+        self, etcd: str, cluster: str, job: str, case: Case, rows: int, rank: int, of: int
+    ) -> None:
+        fields = {"job": job, "case": asdict(case), "rows": rows, "rank": rank, "of": of}
+        order = json.dumps(fields)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "resilient_ps.cli.bench.load", etcd, cluster, order],
             stdin=subprocess.PIPE,
@@ -63,9 +66,9 @@ def main() -> None:
     order = json.loads(arguments.order)
     case = Case(**order["case"])
     with connect(arguments.etcd, arguments.cluster) as client:
-        job = f"load-{order['of']}"
-        with client.worker(job, order["rank"], order["of"], "asp") as worker:
-            _serve(worker, case, order["rows"], order["rank"])
+        rank = order["rank"]
+        with client.worker(order["job"], rank, order["of"], "asp") as worker:
+            _serve(worker, case, order["rows"], rank)
 
 
 def _serve(worker: Worker, case: Case, rows: int, rank: int) -> None:

@@ -109,20 +109,21 @@ def run_several(
     on_row: OnRow,
 ) -> None:
     """Several workers, each a process of its own, all at the same time."""
-    with prepared(plan, servers, say) as cluster:
-        for case in plan.cases:
+    with prepared(plan, servers, say) as cluster, cluster.connect(DEADLINE_S) as client:
+        for number, case in enumerate(plan.cases):
             say(f"{case.name} {case.action} ({servers} servers, {workers} workers)")
+            row = Row(case, "unix", servers, workers)
+            job = f"load-{number}"  # each case is a job of its own: its pushes are other ones
             with ExitStack() as stack:
                 loads = []
                 for rank in range(workers):
-                    load = LoadProcess(
-                        cluster.etcd, cluster.name, case, _rows_of(plan, case), rank, workers
-                    )
+                    rows = _rows_of(plan, case)
+                    load = LoadProcess(cluster.etcd, cluster.name, job, case, rows, rank, workers)
                     stack.callback(load.close)
                     loads.append(load)
-                row = Row(case, "unix", servers, workers)
                 _measure_several(row, loads, raw, plan.rounds)
-                on_row(row)
+            client.end_job(job, "done")
+            on_row(row)
 
 
 def _measure(row: Row, load: Load, raw: RawPeer, rounds: int) -> None:
