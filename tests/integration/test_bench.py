@@ -47,6 +47,7 @@ def test_a_missed_bar_is_told() -> None:
     assert row.holds is True
     assert replace(row, ratios=[0.1]).holds is False
     assert replace(row, case=replace(case, bar=None)).holds is None
+    assert replace(row, transport="unix").holds is None
     assert as_json([replace(row, ratios=[0.1])], {}, seconds=1.0)["holds"] is False
     rtt = replace(case, bar=None, bar_round_trips=4.0)
     assert replace(row, case=rtt, round_trips=[5.0]).holds is False

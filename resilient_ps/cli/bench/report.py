@@ -29,8 +29,8 @@ def as_table(rows: list[Row]) -> Table:
 def _cells(row: Row) -> list[str]:
     case = row.case
     over = row.transport if (row.servers, row.workers) == (1, 1) else _sizes(row)
-    bar = f"{case.bar:.2f}" if case.bar is not None else ""
-    if case.bar_round_trips is not None:
+    bar = f"{case.bar:.2f}" if case.bar is not None and row.holds is not None else ""
+    if case.bar_round_trips is not None and row.holds is not None:
         bar = f"{case.bar_round_trips:g} trips"
     median = statistics.median(row.rates)
     spread = f"{(max(row.rates) - min(row.rates)) / median:.0%}"

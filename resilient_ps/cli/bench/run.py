@@ -47,8 +47,10 @@ class Row:
 
     @property
     def holds(self) -> bool | None:
-        """Are the bars reached? None: there is none."""
-        verdicts = []
+        """Are the bars reached? None: there is none. They are for one server and worker on TCP."""
+        verdicts: list[bool] = []
+        if (self.transport, self.servers, self.workers) != ("tcp", 1, 1):
+            return None
         if self.case.bar is not None:
             verdicts.append(self.ratio >= self.case.bar)
         if self.case.bar_round_trips is not None:
