@@ -1,0 +1,34 @@
+"""What the README shows is what works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def test_the_example_runs() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("[")
+
+
+def test_every_command_and_flag_that_it_names_exists() -> None:
+    commands = re.findall(r"^ +resilient-ps (.*)$", README, re.MULTILINE)
+    assert len(commands) >= 3
+    for command in commands:
+        words = shlex.split(command)
+        shown = subprocess.run(
+            [sys.executable, "-m", "resilient_ps.cli.main", words[0], "--help"],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert shown.returncode == 0, shown.stderr
+        for flag in [word for word in words if word.startswith("--")]:
+            assert flag in shown.stdout, (command, flag)
