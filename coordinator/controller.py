@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from resilient_ps.calls import RESEND_TIMER, ROUTING_REF, Calls
 from resilient_ps.consistency import BSP, JobSpec, parse_consistency
 from resilient_ps.coordinator.kv import (
+    Compare,
     KvAnswered,
     KvCall,
     KvFailed,
@@ -153,12 +154,12 @@ class Controller:
         self._busy.add(ref)
         return [KvCall(ref, txn, nonce)]
 
-    def _guarded(self, *puts: Put, guards: tuple[object, ...] = ()) -> Txn:
+    def _guarded(self, *puts: Put, guards: tuple[Compare, ...] = ()) -> Txn:
         """A transaction that only the present coordinator can make."""
         assert self.elected, "only the coordinator writes with the coordinator's guard"
         key = self._view.keys.coordinator_leader
         elected = unchanged(key, self._view.items[key].mod_revision)
-        return Txn((elected, *guards), puts)  # type: ignore[arg-type]
+        return Txn((elected, *guards), puts)
 
     # -- placement
 
