@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Never
+from typing import Any, Never, cast
 
 from resilient_ps.errors import BadInput
 
@@ -54,6 +54,12 @@ class Fields:
             self.fail(f"{name} is {_short(value)}, not a whole number from {least} to {most}")
         return value
 
+    def flag(self, name: str) -> bool:
+        value = self._take(name)
+        if not isinstance(value, bool):
+            self.fail(f"{name} is {_short(value)}, not true or false")
+        return value
+
     def number(self, name: str, least: float, most: float) -> float:
         value = self._take(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -61,6 +67,12 @@ class Fields:
         if not least <= value <= most:
             self.fail(f"{name} is {_short(value)}, not a number from {least:g} to {most:g}")
         return float(value)
+
+    def optional_number(self, name: str, least: float, most: float) -> float | None:
+        """A number, or null."""
+        if self._left.get(name, 0) is None:
+            return cast(None, self._take(name))
+        return self.number(name, least, most)
 
     def text(self, name: str, *, least: int = 0, most: int = MAX_TEXT_CHARS) -> str:
         """A string of `least` to `most` characters."""
@@ -79,6 +91,36 @@ class Fields:
         if len(set(names)) != len(names):
             self.fail(f"{name} names something twice: {_short(values)}")
         return names
+
+    def members(self, name: str) -> tuple[tuple[str, int], ...]:
+        """A list of (server, process) with distinct servers."""
+        members: list[tuple[str, int]] = []
+        for value in self._list(name):
+            if not isinstance(value, list) or len(value) != 2 or type(value[1]) is not int:
+                self.fail(f"{name} is {_short(value)}, not pairs of a server and a process")
+            if not 1 <= value[1] <= UINT64_MAX:
+                self.fail(f"{name} names process {_short(value[1])}")
+            members.append((self._text(name, value[0], 1, MAX_TEXT_CHARS), value[1]))
+        if len({server for server, _ in members}) != len(members):
+            self.fail(f"{name} names a server twice: {_short(members)}")
+        return tuple(members)
+
+    def weighted(self, name: str, least: float, most: float) -> tuple[tuple[str, float, str], ...]:
+        """A list of (server, weight, zone) with distinct servers and weights within the bounds."""
+        rows: list[tuple[str, float, str]] = []
+        for value in self._list(name):
+            if not isinstance(value, list) or len(value) != 3 or type(value[1]) not in (int, float):
+                self.fail(
+                    f"{name} is {_short(value)}, not triples of a server, a weight and a zone"
+                )
+            server, weight, zone = value
+            if not least <= weight <= most:
+                self.fail(f"{name} has weight {_short(weight)}, not {least:g} to {most:g}")
+            server = self._text(name, server, 1, MAX_TEXT_CHARS)
+            rows.append((server, float(weight), self._text(name, zone, 0, MAX_TEXT_CHARS)))
+        if len({server for server, _, _ in rows}) != len(rows):
+            self.fail(f"{name} names a server twice: {_short(rows)}")
+        return tuple(rows)
 
     def pair(self, name: str) -> tuple[int, int]:
         """Two whole numbers of 0 to 2^63 - 1."""

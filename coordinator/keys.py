@@ -5,10 +5,13 @@
     shards/<i>                ShardRecord
     leaders/<i>               the primary of shard i, under its lease
     coordinator/leader        the elected coordinator, under its lease
+    ring                      RingRecord: the servers that are to hold shards
+    drains/<name>             DrainRecord: a server that is to hold nothing any more
     tables/<name>             TableRecord; <name> may have slashes: namespace/table
     jobs/<name>               JobRecord
     jobs/<name>/ranks/<r>     counter: incarnations of rank r
     jobs/<name>/ranks/<r>/finished   the incarnation of rank r that had nothing left to do
+    jobs/<name>/data-shards   DataShards: which rank works on which part of the data set
     intents/<number>          IntentRecord
     counters/<what>           the last number given: to a table, a job, an intent
 
@@ -18,6 +21,7 @@ another's. Numbers are padded with zeros: the order of keys is the order of numb
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Literal, NamedTuple
 
@@ -29,6 +33,8 @@ MAX_TABLE_CHARS = 200
 MAX_SHARD = 1023
 MAX_RANK = 65_535
 MAX_INTENT = 10**12 - 1
+KEPT_MAX = 4_096  # keys that need not be read again
+KEPT_BYTES_MAX = 256
 
 Counter = Literal["tables", "jobs", "intents"]
 Kind = Literal[
@@ -37,10 +43,13 @@ Kind = Literal[
     "shard",
     "leader",
     "coordinator",
+    "ring",
+    "drain",
     "table",
     "job",
     "rank",
     "finished",
+    "data-shards",
     "intent",
     "counter",
 ]
@@ -53,10 +62,13 @@ _SHAPES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("shard", re.compile(r"shards/(?P<number>[0-9]{4})")),
     ("leader", re.compile(r"leaders/(?P<number>[0-9]{4})")),
     ("coordinator", re.compile(r"coordinator/leader")),
+    ("ring", re.compile(r"ring")),
+    ("drain", re.compile(rf"drains/(?P<name>{_NAME})")),
     ("table", re.compile(rf"tables/(?P<name>{_NAME}(/{_NAME})*)")),
     ("job", re.compile(rf"jobs/(?P<name>{_NAME})")),
     ("rank", re.compile(rf"jobs/(?P<name>{_NAME})/ranks/(?P<number>[0-9]{{5}})")),
     ("finished", re.compile(rf"jobs/(?P<name>{_NAME})/ranks/(?P<number>[0-9]{{5}})/finished")),
+    ("data-shards", re.compile(rf"jobs/(?P<name>{_NAME})/data-shards")),
     ("intent", re.compile(r"intents/(?P<number>[0-9]{12})")),
     ("counter", re.compile(r"counters/(?P<name>tables|jobs|intents)")),
 )
@@ -78,6 +90,8 @@ class ClusterKeys:
         self.prefix = f"{ROOT}{cluster}/".encode()
         self.config = self.prefix + b"config"
         self.coordinator_leader = self.prefix + b"coordinator/leader"
+        self.ring = self.prefix + b"ring"
+        self.drains = self.prefix + b"drains/"
         self.servers = self.prefix + b"servers/"
         self.shards = self.prefix + b"shards/"
         self.leaders = self.prefix + b"leaders/"
@@ -87,6 +101,9 @@ class ClusterKeys:
 
     def server(self, name: str) -> bytes:
         return self.servers + check_name("server", name).encode()
+
+    def drain(self, server: str) -> bytes:
+        return self.drains + check_name("server", server).encode()
 
     def shard(self, shard: int) -> bytes:
         return self.shards + _number("shard", shard, MAX_SHARD, digits=4)
@@ -110,6 +127,9 @@ class ClusterKeys:
     def finished(self, job: str, rank: int) -> bytes:
         return self.rank(job, rank) + b"/finished"
 
+    def data_shards(self, job: str) -> bytes:
+        return self.job(job) + b"/data-shards"
+
     def intent(self, number: int) -> bytes:
         return self.intents + _number("intent", number, MAX_INTENT, digits=12)
 
@@ -120,12 +140,21 @@ class ClusterKeys:
         """What `key` is; None when it is no key of this cluster, or of a later version of it."""
         if not key.startswith(self.prefix):
             return None
-        below = key.removeprefix(self.prefix).decode(errors="replace")
-        for kind, shape in _SHAPES:
-            if match := shape.fullmatch(below):
-                parts = match.groupdict()
-                return Located(kind, parts.get("name") or "", int(parts.get("number") or -1))
-        return None
+        below = key.removeprefix(self.prefix)
+        return _locate_again(below) if len(below) <= KEPT_BYTES_MAX else _locate(below)
+
+
+def _locate(below: bytes) -> Located | None:
+    """`below`: a key without its cluster's prefix."""
+    text = below.decode(errors="replace")
+    for kind, shape in _SHAPES:
+        if match := shape.fullmatch(text):
+            parts = match.groupdict()
+            return Located(kind, parts.get("name") or "", int(parts.get("number") or -1))
+    return None
+
+
+_locate_again = functools.lru_cache(KEPT_MAX)(_locate)
 
 
 def check_name(what: str, name: str) -> str:

@@ -18,6 +18,7 @@ from typing import Literal
 
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import (
+    Compare,
     KvAnswered,
     KvCall,
     KvFailed,
@@ -28,19 +29,22 @@ from resilient_ps.coordinator.kv import (
     LeaseTtl,
     Put,
     Read,
+    ReadResult,
     Request,
     Txn,
     TxnResult,
     absent,
 )
 from resilient_ps.coordinator.records import ServerRecord
+from resilient_ps.errors import BadInput
 from resilient_ps.machine import Effect, Log, SetTimer
 
-GRANT_REF, REGISTER_REF, REFRESH_REF, REVOKE_REF = 10, 11, 12, 13
-REFS = frozenset({GRANT_REF, REGISTER_REF, REFRESH_REF, REVOKE_REF})
+GRANT_REF, REGISTER_REF, REFRESH_REF, REVOKE_REF, STOPPING_REF = 10, 11, 12, 13, 14
+REFS = frozenset({GRANT_REF, REGISTER_REF, REFRESH_REF, REVOKE_REF, STOPPING_REF})
 TIMER = "membership"
 RETRY_NS = 300_000_000
 SECOND_NS = 10**9
+RATE_MARGIN = 20  # clocks may differ in rate by one part in so many
 
 State = Literal["granting", "registering", "member", "left"]
 
@@ -63,6 +67,10 @@ class Membership:
         """The lease that everything of this server hangs on; 0 while there is none."""
         return self.record.lease
 
+    @property
+    def _valid_ns(self) -> int:
+        return self._ttl_ns - self._ttl_ns // RATE_MARGIN
+
     def may_answer(self, now_ns: int) -> bool:
         """Is the lease provably valid?"""
         return self.state == "member" and now_ns < self.deadline_ns
@@ -71,6 +79,15 @@ class Membership:
         """Ask for a lease."""
         self.state = "granting"
         return self._call(GRANT_REF, LeaseGrant(self.lease_ttl_s), now_ns)
+
+    def announce_end(self) -> list[Effect]:
+        """Let others know that this server is stopping, so that nothing is handed to it."""
+        self.record = replace(self.record, stopping=True)
+        if self.state != "member":
+            return []
+        key = self.keys.server(self.record.server)
+        ours = Compare(key, "lease", "=", self.lease)
+        return [KvCall(STOPPING_REF, Txn((ours,), (Put(key, self.record.to_bytes(), self.lease),)))]
 
     def leave(self) -> list[Effect]:
         """Orderly end: everything under the lease disappears at once."""
@@ -88,7 +105,7 @@ class Membership:
     def on_answer(self, event: KvAnswered | KvFailed, now_ns: int) -> list[Effect]:
         """What became of a call of ours."""
         self._busy.discard(event.ref)
-        if self.state == "left":
+        if self.state == "left" or event.ref in (STOPPING_REF, REVOKE_REF):
             return []
         if isinstance(event, KvFailed):
             why = {"error": str(event.error)}
@@ -97,7 +114,7 @@ class Membership:
             case Leased(lease, ttl_s):
                 self.record = replace(self.record, lease=lease)
                 self._ttl_ns = ttl_s * SECOND_NS
-                self.deadline_ns = self._sent_ns[GRANT_REF] + self._ttl_ns
+                self.deadline_ns = self._sent_ns[GRANT_REF] + self._valid_ns
                 self.state = "registering"
                 return self._register(now_ns)
             case TxnResult() as result if self.state == "registering":
@@ -105,7 +122,7 @@ class Membership:
             case LeaseTtl(lease) if lease != self.lease:  # one that we have given up
                 return [self._timer(now_ns + RETRY_NS)]
             case LeaseTtl(_, ttl_s) if ttl_s > 0:
-                self.deadline_ns = self._sent_ns[REFRESH_REF] + self._ttl_ns
+                self.deadline_ns = self._sent_ns[REFRESH_REF] + self._valid_ns
                 return [self._timer(now_ns + self._ttl_ns // 3)]
             case LeaseTtl():
                 lost = Log("error", "lease lost", {"lease": self.lease})
@@ -131,12 +148,16 @@ class Membership:
         return [KvCall(ref, request, nonce)]
 
     def _on_registered(self, result: TxnResult, now_ns: int) -> list[Effect]:
-        if result.succeeded:
-            self.state = "member"
+        held = _held(result)
+        ours = held is not None and held.process == self.record.process
+        if result.succeeded or (held is not None and ours and held.lease == self.lease):
+            self.state = "member"  # perhaps by an earlier attempt that was carried out late
             return [
                 Log("info", "registered", {"server": self.record.server, "lease": self.lease}),
                 self._timer(now_ns + self._ttl_ns // 3),
             ]
+        if held is not None and ours:  # under a lease that we have given up
+            return [KvCall(REVOKE_REF, LeaseRevoke(held.lease)), self._timer(now_ns + RETRY_NS)]
         waiting = Log(
             "warning",
             "name taken",
@@ -150,3 +171,15 @@ class Membership:
 
     def _timer(self, at_ns: int) -> SetTimer:
         return SetTimer(TIMER, at_ns)
+
+
+def _held(result: TxnResult) -> ServerRecord | None:
+    """The record that a refused registration has found under our name, if it can be read."""
+    if result.succeeded or not result.results or not isinstance(result.results[0], ReadResult):
+        return None
+    for item in result.results[0].items:
+        try:
+            return ServerRecord.from_bytes(item.value, item.key)
+        except BadInput:
+            return None
+    return None

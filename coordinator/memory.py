@@ -115,6 +115,11 @@ class MemoryKv:
         """Bytes of all keys and values that exist now."""
         return self._stored_bytes
 
+    @property
+    def lease_count(self) -> int:
+        """How many leases there are."""
+        return len(self._leases)
+
     # --- requests ------------------------------------------------------------------------------
 
     @overload
@@ -163,6 +168,11 @@ class MemoryKv:
         remaining_s = (found.deadline_ns - now_ns) // NS_PER_S
         return LeaseStatus(remaining_s, found.ttl_s, tuple(sorted(found.keys)))
 
+    def lease_deadline_ns(self, lease: int) -> int:
+        """When the lease ends if it is not refreshed; 0 when there is no such lease."""
+        found = self._leases.get(lease)
+        return 0 if found is None else found.deadline_ns
+
     # --- time ----------------------------------------------------------------------------------
 
     def expire(self, now_ns: int) -> None:
@@ -172,6 +182,12 @@ class MemoryKv:
             found = self._leases.get(lease)
             if found is not None and found.deadline_ns == deadline_ns:
                 self._revoke(lease)
+
+    def renew_leases(self, now_ns: int) -> None:
+        """Gives every lease its whole TTL again, as a new leader of etcd does: also those that
+        would have ended while there was none."""
+        for lease in sorted(self._leases):
+            self._extend(lease, self._leases[lease], now_ns)
 
     def next_expiry_ns(self) -> int | None:
         """When `expire` will next have something to do (or earlier), None without leases."""
@@ -359,5 +375,5 @@ def _field(found: KeyValue, compare: Compare) -> bytes | int:
 
 
 def _under(prefix: bytes, batch: WatchBatch) -> WatchBatch:
-    events = tuple(event for event in batch.events if event.item.key.startswith(prefix))
-    return replace(batch, events=events)
+    events = tuple([event for event in batch.events if event.item.key.startswith(prefix)])
+    return batch if len(events) == len(batch.events) else replace(batch, events=events)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from resilient_ps.coordinator.ring import Ring, stable_hash
 from resilient_ps.coordinator.shares import Bounds, primary_bounds, replica_bounds
@@ -66,7 +66,7 @@ def moved_copies(old: Placement, new: Placement) -> int:
     return sum(len(set(after) - set(before)) for before, after in zip(old, new, strict=True))
 
 
-def _place_primaries(ring: Ring, held: Placement, bounds: dict[str, Bounds]) -> list[str]:
+def _place_primaries(ring: Ring, held: Placement, bounds: Mapping[str, Bounds]) -> list[str]:
     load = dict.fromkeys(bounds, 0)
     primaries = [""] * len(held)
 
@@ -90,7 +90,7 @@ def _place_primaries(ring: Ring, held: Placement, bounds: dict[str, Bounds]) -> 
 
 
 def _fill_up(
-    primaries: list[str], held: Placement, load: dict[str, int], bounds: dict[str, Bounds]
+    primaries: list[str], held: Placement, load: dict[str, int], bounds: Mapping[str, Bounds]
 ) -> None:
     """Give servers below their floor shards of those that are furthest above theirs."""
     for poor in sorted(bounds):
@@ -117,7 +117,7 @@ class _Copies:
         for primary in primaries:
             self._load[primary] += 1
 
-    def settle(self, bounds: dict[str, Bounds]) -> None:
+    def settle(self, bounds: Mapping[str, Bounds]) -> None:
         caps = _limits(bounds, "cap")
         self._keep(caps)
         for level in ("floor", "ceiling", "cap"):
@@ -189,13 +189,13 @@ class _Copies:
             for position in range(1, len(servers)):
                 yield shard, position, servers[position]
 
-    def _fill_up(self, bounds: dict[str, Bounds]) -> None:
+    def _fill_up(self, bounds: Mapping[str, Bounds]) -> None:
         """Give servers below their floor copies from those above their ceiling, or floor."""
         for poor in sorted(bounds):
             while self._load[poor] < bounds[poor].floor and self._take_one(poor, bounds):
                 pass
 
-    def _take_one(self, poor: str, bounds: dict[str, Bounds]) -> bool:
+    def _take_one(self, poor: str, bounds: Mapping[str, Bounds]) -> bool:
         surplus = {server: self._load[server] - bounds[server].floor for server in bounds}
         choices = [
             (-surplus[server], _affinity(poor, shard), shard, position)
@@ -218,7 +218,7 @@ class _Copies:
             servers[1:] = sorted(servers[1:], key=lambda s: rank.get(s, len(rank)))
 
 
-def _limits(bounds: dict[str, Bounds], level: str) -> dict[str, int]:
+def _limits(bounds: Mapping[str, Bounds], level: str) -> dict[str, int]:
     return {server: getattr(bound, level) for server, bound in bounds.items()}
 
 

@@ -6,8 +6,9 @@ would refuse: nothing can be written that could not be read. `key` is the etcd k
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal, Self, TypeAlias, cast, get_args
+import functools
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast, get_args
 
 from resilient_ps.coordinator.fields import INT64_MAX, UINT64_MAX, Fields, JsonObject, dump
 from resilient_ps.coordinator.keys import (
@@ -17,11 +18,21 @@ from resilient_ps.coordinator.keys import (
     MAX_SHARD,
 )
 from resilient_ps.coordinator.placement import MAX_REPLICAS, MAX_SHARDS
-from resilient_ps.coordinator.ring import MAX_MEMBERS, MAX_VNODES, MAX_WEIGHT, MIN_WEIGHT
+from resilient_ps.coordinator.ring import (
+    MAX_MEMBERS,
+    MAX_VNODES,
+    MAX_WEIGHT,
+    MIN_WEIGHT,
+    RingMember,
+)
 from resilient_ps.ids import Epoch
 
 JobState: TypeAlias = Literal["running", "stopped", "done"]
 
+EVICT_LEAST_S = 3.0  # several heartbeats
+EVICT_MOST_S = 30 * 86_400.0
+KEPT_MAX = 4_096  # records that need not be read again
+KEPT_BYTES_MAX = 1_024
 MAX_SPEC_CHARS = 32 * 1024
 MAX_PORT = 65_535
 MAX_PATH_CHARS = 107  # of a Unix socket, from Linux's struct sockaddr_un
@@ -39,6 +50,12 @@ class Record:
     @classmethod
     def from_bytes(cls, raw: bytes, key: bytes) -> Self:
         """Read a stored value. Raises BadInput naming `key`, the fault and the remedy."""
+        if len(raw) <= KEPT_BYTES_MAX:
+            return cast(Self, _read_record(cast(Any, cls), raw, key))
+        return cls._parse(raw, key)
+
+    @classmethod
+    def _parse(cls, raw: bytes, key: bytes) -> Self:
         fields = Fields(raw, key, cls.WHAT)
         record = cls._read(fields)
         fields.end()
@@ -51,7 +68,13 @@ class Record:
         return raw
 
     def _fields(self) -> JsonObject:
-        return asdict(cast(Any, self))
+        return {each.name: getattr(self, each.name) for each in fields(cast(Any, self))}
+
+
+@functools.lru_cache(KEPT_MAX)
+def _read_record(kind: type[Record], raw: bytes, key: bytes) -> Record:
+    """Records are read again and again, by the view, for routings and at each write."""
+    return kind._parse(raw, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +88,7 @@ class ClusterConfig(Record):
     shards: int
     initial_servers: int
     replicas: int
+    min_in_sync: int  # a primary acknowledges nothing that fewer than these hold
     vnodes: int
     created_by: str
 
@@ -79,6 +103,7 @@ class ClusterConfig(Record):
             shards=fields.integer("shards", 1, MAX_SHARDS),
             initial_servers=fields.integer("initial_servers", 1, MAX_MEMBERS),
             replicas=fields.integer("replicas", 1, MAX_REPLICAS),
+            min_in_sync=fields.integer("min_in_sync", 1, MAX_REPLICAS),
             vnodes=fields.integer("vnodes", 1, MAX_VNODES),
             created_by=fields.text("created_by"),
         )
@@ -101,6 +126,7 @@ class ServerRecord(Record):
     version: str
     pid: int
     hostname: str
+    stopping: bool = False  # it hands over what it leads, and ends
 
     @classmethod
     def _read(cls, fields: Fields) -> Self:
@@ -116,16 +142,25 @@ class ServerRecord(Record):
             version=fields.text("version", most=100),
             pid=fields.integer("pid", 0, INT64_MAX),
             hostname=fields.text("hostname", most=255),
+            stopping=fields.flag("stopping"),
         )
+
+
+class Member(NamedTuple):
+    """A process that holds a replica: a restarted server is another process, with empty memory."""
+
+    server: str
+    process: int
 
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord(Record):
     """Who holds a shard, and in which epoch. It changes in guarded transactions only.
 
-    Before the first election `primary` is "" and `primary_process` 0. A primary is in `in_sync`;
-    nobody is in `in_sync` and `learners`. `nonce` tells whose transaction wrote this value, when
-    the answer to the transaction was lost.
+    Before the first election `primary` is "" and `primary_process` 0. A primary is in `in_sync`.
+    `desired` are the servers that are to hold the shard, the one that is to be primary first: the
+    coordinator writes it, and the primary brings the rest about. `nonce` tells whose transaction
+    wrote this value, when the answer to the transaction was lost.
     """
 
     WHAT = "shard record"
@@ -134,10 +169,15 @@ class ShardRecord(Record):
     epoch: Epoch
     primary: str
     primary_process: int
-    in_sync: tuple[str, ...]
-    learners: tuple[str, ...]
+    in_sync: tuple[Member, ...]
+    desired: tuple[str, ...]
     ring_version: int
     nonce: str
+
+    @property
+    def leader(self) -> Member:
+        """The primary."""
+        return Member(self.primary, self.primary_process)
 
     @classmethod
     def _read(cls, fields: Fields) -> Self:
@@ -146,18 +186,54 @@ class ShardRecord(Record):
             epoch=Epoch(*fields.pair("epoch")),
             primary=fields.text("primary", most=MAX_NAME_CHARS),
             primary_process=fields.integer("primary_process", 0, UINT64_MAX),
-            in_sync=fields.names("in_sync"),
-            learners=fields.names("learners"),
+            in_sync=tuple(Member(*member) for member in fields.members("in_sync")),
+            desired=fields.names("desired"),
             ring_version=fields.integer("ring_version", 0, INT64_MAX),
             nonce=fields.text("nonce", most=64),
         )
-        if record.primary and record.primary not in record.in_sync:
-            fields.fail(f"primary {record.primary!r} is not in in_sync")
         if bool(record.primary) != bool(record.primary_process):
             fields.fail("primary and primary_process must both be given, or neither")
-        if both := sorted(set(record.in_sync) & set(record.learners)):
-            fields.fail(f"{both[0]!r} is in in_sync and in learners")
+        if record.primary and record.leader not in record.in_sync:
+            fields.fail(f"primary {record.primary!r} is not in in_sync")
         return record
+
+
+@dataclass(frozen=True, slots=True)
+class RingRecord(Record):
+    """The servers that are to hold shards: desired state, which the coordinator keeps.
+
+    A server that died stays on it for a while: it may come back under its name.
+    """
+
+    WHAT = "ring record"
+
+    version: int  # grows with every change
+    members: tuple[RingMember, ...]  # by name
+
+    @classmethod
+    def _read(cls, fields: Fields) -> Self:
+        rows = fields.weighted("members", MIN_WEIGHT, MAX_WEIGHT)
+        return cls(
+            version=fields.integer("version", 1, INT64_MAX),
+            members=tuple(RingMember(*row) for row in rows),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRecord(Record):
+    """A server is to give all its shards to others. It lies there until it is taken back."""
+
+    WHAT = "drain record"
+
+    server: str
+    asked_by: str
+
+    @classmethod
+    def _read(cls, fields: Fields) -> Self:
+        return cls(
+            server=fields.text("server", least=1, most=MAX_NAME_CHARS),
+            asked_by=fields.text("asked_by", most=255),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +264,7 @@ class JobRecord(Record):
     consistency: str  # "bsp", "bsp:mean", "ssp:3", "asp"
     ranks: int
     state: JobState
+    evict_after_s: float | None = None  # a rank that is silent for so long leaves the job
 
     @classmethod
     def _read(cls, fields: Fields) -> Self:
@@ -197,6 +274,7 @@ class JobRecord(Record):
             consistency=fields.text("consistency", least=3, most=MAX_NAME_CHARS),
             ranks=fields.integer("ranks", 1, MAX_RANK + 1),
             state=cast(JobState, fields.choice("state", get_args(JobState))),
+            evict_after_s=fields.optional_number("evict_after_s", EVICT_LEAST_S, EVICT_MOST_S),
         )
 
 

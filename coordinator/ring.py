@@ -12,6 +12,7 @@ a server may hold, and which ones it gets in the end, is decided in `placement`.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ MAX_VNODES = 1024
 MAX_TOKENS = 1 << 20
 MAX_WEIGHT = 1000.0
 MIN_WEIGHT = 0.001
+RINGS_KEPT = 8  # that need not be made again
 
 
 class RingMember(NamedTuple):
@@ -95,6 +97,12 @@ class Ring:
         first = tuple(used.values())
         rest = (server for server in order if server not in first)
         return first + tuple(itertools.islice(rest, replicas - len(first)))
+
+
+@functools.lru_cache(RINGS_KEPT)
+def ring_of(members: tuple[RingMember, ...], vnodes: int) -> Ring:
+    """`Ring(members, vnodes)`: who plans asks for the same one again and again."""
+    return Ring(members, vnodes)
 
 
 def stable_hash(text: str) -> int:

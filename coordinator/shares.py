@@ -7,6 +7,7 @@ replicas. So weights are followed as far as these limits let them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from resilient_ps.coordinator.ring import Ring
 
 _ROUNDING = 1e-6  # float noise must not turn an exact 4.0 into a ceiling of 5
 _BISECTIONS = 200
+_KEPT = 8  # bounds that need not be found again: rings change seldom
 
 
 class Bounds(NamedTuple):
@@ -25,7 +27,8 @@ class Bounds(NamedTuple):
     cap: int  # with the load factor: beyond it, shards are moved away
 
 
-def primary_bounds(ring: Ring, shards: int, load_factor: float) -> dict[str, Bounds]:
+@functools.lru_cache(_KEPT)
+def primary_bounds(ring: Ring, shards: int, load_factor: float) -> Mapping[str, Bounds]:
     """Bounds on the number of shards whose primary a server is."""
     total = sum(member.weight for member in ring.members)
     return {
@@ -34,7 +37,10 @@ def primary_bounds(ring: Ring, shards: int, load_factor: float) -> dict[str, Bou
     }
 
 
-def replica_bounds(ring: Ring, shards: int, replicas: int, load_factor: float) -> dict[str, Bounds]:
+@functools.lru_cache(_KEPT)
+def replica_bounds(
+    ring: Ring, shards: int, replicas: int, load_factor: float
+) -> Mapping[str, Bounds]:
     """Bounds on the number of shards that a server holds in any role.
 
     `replicas` is at most the number of servers.

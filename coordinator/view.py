@@ -10,12 +10,14 @@ from collections.abc import Iterable
 from typing import cast
 
 from resilient_ps.coordinator.keys import ClusterKeys, Located
-from resilient_ps.coordinator.kv import KeyValue, WatchBatch
+from resilient_ps.coordinator.kv import Compare, KeyValue, WatchBatch, absent, unchanged
 from resilient_ps.coordinator.records import (
     ClusterConfig,
+    DrainRecord,
     IntentRecord,
     JobRecord,
     Record,
+    RingRecord,
     ServerRecord,
     ShardRecord,
 )
@@ -25,20 +27,31 @@ _RECORDS: dict[str, type[Record]] = {
     "config": ClusterConfig,
     "server": ServerRecord,
     "shard": ShardRecord,
+    "ring": RingRecord,
+    "drain": DrainRecord,
     "job": JobRecord,
     "intent": IntentRecord,
 }
 
 
+_CONFIG, _RING = Located("config"), Located("ring")
+_LAYOUT = frozenset({"config", "server", "shard", "ring", "drain"})
+
+
 class ClusterView:
-    """The present records of one cluster."""
+    """The present records of one cluster.
+
+    `layout` grows with every change of what decides where shards are to be.
+    """
 
     def __init__(self, keys: ClusterKeys) -> None:
         self.keys = keys
         self.revision = 0
+        self.layout = 0
         self.problems: list[str] = []  # what could not be read; the owner logs and clears them
         self.items: dict[bytes, KeyValue] = {}
-        self._records: dict[Located, Record] = {}
+        self._records: dict[str, dict[Located, Record]] = {kind: {} for kind in _RECORDS}
+        self._sorted: dict[str, list[Record]] = {}  # by kind, where nothing has changed since
 
     def load(self, items: Iterable[KeyValue], revision: int) -> None:
         """Everything anew: what is not among `items` does not exist."""
@@ -64,24 +77,42 @@ class ClusterView:
         kind = None if located is None else _RECORDS.get(located.kind)
         if located is None or kind is None:
             return
+        self._touch(located)
         try:
-            self._records[located] = kind.from_bytes(item.value, item.key)
+            self._records[located.kind][located] = kind.from_bytes(item.value, item.key)
         except BadInput as error:
             self.problems.append(str(error))
 
     def _remove(self, key: bytes) -> None:
         self.items.pop(key, None)
         located = self.keys.locate(key)
-        if located is not None:
-            self._records.pop(located, None)
+        if located is not None and located.kind in _RECORDS:
+            self._records[located.kind].pop(located, None)
+            self._touch(located)
+
+    def _touch(self, located: Located) -> None:
+        self.layout += located.kind in _LAYOUT
+        self._sorted.pop(located.kind, None)
 
     def _all(self, kind: str) -> list[Record]:
-        return [self._records[at] for at in sorted(self._records) if at.kind == kind]
+        found = self._sorted.get(kind)
+        if found is None:
+            records = self._records[kind]
+            found = self._sorted[kind] = [records[at] for at in sorted(records)]
+        return found
+
+    def _one(self, located: Located) -> Record | None:
+        return self._records[located.kind].get(located)
+
+    def as_seen(self, key: bytes) -> Compare:
+        """A guard that holds while the key is as it is known here."""
+        held = self.items.get(key)
+        return absent(key) if held is None else unchanged(key, held.mod_revision)
 
     @property
     def config(self) -> ClusterConfig | None:
         """How the cluster was created; None before that."""
-        return cast("ClusterConfig | None", self._records.get(Located("config")))
+        return cast("ClusterConfig | None", self._one(_CONFIG))
 
     @property
     def servers(self) -> list[ServerRecord]:
@@ -93,12 +124,40 @@ class ClusterView:
         """The shards' records, by number: fewer than the configured number before placement."""
         return cast("list[ShardRecord]", self._all("shard"))
 
+    def shard(self, number: int) -> ShardRecord | None:
+        """One shard's record."""
+        return cast("ShardRecord | None", self._one(Located("shard", number=number)))
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """The live servers, and which process each one is."""
+        return {record.server: record.process for record in self.servers}
+
+    @property
+    def ring(self) -> RingRecord | None:
+        """The servers that are to hold shards; None before the first placement."""
+        return cast("RingRecord | None", self._one(_RING))
+
+    @property
+    def drains(self) -> list[str]:
+        """The servers that are to hold nothing any more, by name."""
+        return sorted(at.name for at in self._records["drain"])
+
+    @property
+    def intents(self) -> list[IntentRecord]:
+        """All intents, in the order of their numbers."""
+        return cast("list[IntentRecord]", self._all("intent"))
+
+    @property
+    def jobs(self) -> list[JobRecord]:
+        """All jobs, by name."""
+        return cast("list[JobRecord]", self._all("job"))
+
     @property
     def open_intents(self) -> list[IntentRecord]:
         """Intents that have not been executed on all shards, in the order of their numbers."""
-        intents = cast("list[IntentRecord]", self._all("intent"))
-        return [intent for intent in intents if intent.state == "open"]
+        return [intent for intent in self.intents if intent.state == "open"]
 
     def job(self, name: str) -> JobRecord | None:
         """A job's record, by name."""
-        return cast("JobRecord | None", self._records.get(Located("job", name)))
+        return cast("JobRecord | None", self._one(Located("job", name)))

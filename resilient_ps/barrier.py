@@ -6,6 +6,7 @@ computed from them does not depend on the order in which they arrived.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -55,6 +56,21 @@ class Barrier:
         """The rank begins this clock again."""
         for update in self._held.get(clock, {}).pop(rank, ()):
             self.held_bytes -= update.nbytes
+
+    def forget_table(self, table: int) -> None:
+        """The table is gone: nothing waits for it any more."""
+        for by_rank in self._held.values():
+            for rank, updates in by_rank.items():
+                kept = [update for update in updates if update.table != table]
+                self.held_bytes -= sum(u.nbytes for u in updates if u.table == table)
+                by_rank[rank] = kept
+
+    def held(self) -> Iterator[tuple[int, int, Update]]:
+        """All of them as (clock, rank, push), in the order in which they will be applied."""
+        for clock, by_rank in sorted(self._held.items()):
+            for rank, updates in sorted(by_rank.items()):
+                for update in updates:
+                    yield clock, rank, update
 
     def take(self, clock: int) -> list[Update]:
         """The pushes of a complete clock, in the order (rank, n)."""

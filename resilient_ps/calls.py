@@ -4,8 +4,10 @@ Theory of operation. A `Call` is one request to some shards. `Calls` sends each 
 with the parts of its shards, and keeps the call until all shards have given a final answer.
 A broken connection, a shard that is not owned where we thought, a gap or a full buffer are not
 final: after a short pause, everything that is still open for the shard is sent again *in the
-original order*, with the same identity; shards recognise repeats. Answers that a call does not
-wait for (any more) are dropped, as are those that are older than what was seen of the shard.
+original order*, with the same identity; shards recognise repeats. A server may also be silent for
+ever, though the connection stands: while a call waits for long, the routing is read now and then,
+and what is open on shards that have another owner is sent there. Answers that a call does not wait
+for (any more) are dropped, as are those that are older than what was seen of the shard.
 
 Invariants: writes to one shard leave in the order of their calls; `seen` never goes back.
 """
@@ -27,6 +29,9 @@ from resilient_ps.routing import Routing
 
 RESEND_FIRST_NS = 20_000_000
 RESEND_MOST_NS = 1_000_000_000
+SILENCE_NS = 1_000_000_000  # a call that has waited for so long looks who owns its shards
+PATIENT_NS = 10_000_000_000  # one that has waited for so long waits for other ranks, most likely,
+RARELY_NS = 5_000_000_000  # and looks this seldom
 RESEND_TIMER = "calls/resend"
 ROUTING_REF = 1
 
@@ -47,11 +52,15 @@ class Piece(NamedTuple):
 
 _NOTHING = Piece()
 _NOWHERE = memoryview(b"")
+_new = tuple.__new__  # several times faster than a named tuple's own constructor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Split:
-    """A request to a table, split by shard: its keys, and each shard's piece, in routing order."""
+    """A request to a table, split by shard: its keys, and each shard's piece, in routing order.
+
+    Nobody changes one: see `Request`.
+    """
 
     keys: Keys
     pieces: dict[int, Piece]
@@ -81,6 +90,7 @@ class Call:
     answers: dict[int, PartAnswer] = field(default_factory=dict)
     reason: dict[int, str] = field(default_factory=dict)  # why a shard has not answered yet
     context: Any = None
+    begun_ns: int = 0
 
     def __post_init__(self) -> None:
         self.pending = set(self.shards)
@@ -93,7 +103,7 @@ class Call:
     def failure(self) -> PartAnswer | None:
         """The first answer, by shard, that is an error."""
         errors = [answer for answer in self.answers.values() if answer.status is not Status.OK]
-        return min(errors, default=None)
+        return min(errors) if errors else None
 
 
 class Calls:
@@ -107,7 +117,8 @@ class Calls:
         self.last_number = last_number
         self._again: set[int] = set()  # shards for which everything is to be sent again
         self._pause_ns = RESEND_FIRST_NS
-        self._timer_set = False
+        self._timer_set = False  # to send again
+        self._watching = False  # the timer is set, if only to look after calls that wait for long
         self._reading_routing = False
 
     def next_number(self) -> int:
@@ -118,6 +129,7 @@ class Calls:
     def start(self, call: Call, now_ns: int) -> list[Effect]:
         """Send a call for the first time."""
         self.open[call.number] = call
+        call.begun_ns = now_ns
         effects: list[Effect] = []
         by_peer: dict[str, list[int]] = {}
         for shard in call.shards:
@@ -129,7 +141,7 @@ class Calls:
                 by_peer.setdefault(peer, []).append(shard)
         for peer, shards in by_peer.items():
             effects.append(Send(peer, self._request(call, shards)))
-        return effects
+        return effects if self._watching else [*effects, *self._watch(now_ns)]
 
     def abandon(self, number: int) -> None:
         """Wait for this call no more; what it did remains unknown."""
@@ -141,13 +153,19 @@ class Calls:
         if call is None:
             return None, []
         effects: list[Effect] = []
+        moved: list[int] = []
         for part in answer.parts:
             shard = part.shard
             if shard not in call.pending:
                 continue
             if part.status in _AGAIN:
                 call.reason[shard] = part.text.decode(errors="replace") or part.status.name
-                effects += self._later(shard, now_ns)
+                redirected = self.routing.redirected(part)
+                if redirected is not None:
+                    self.routing = redirected
+                    moved.append(shard)
+                else:
+                    effects += self._later(shard, now_ns)
                 continue
             if part.at < self.seen[shard]:  # from a replica that has fallen behind: ask again
                 effects += self._later(shard, now_ns)
@@ -156,6 +174,9 @@ class Calls:
             call.answers[shard] = part
             call.pending.discard(shard)
             self._pause_ns = RESEND_FIRST_NS
+        for shard in moved:
+            if shard not in self._again:
+                effects += self._send_again({shard}, now_ns)
         if not call.pending:
             del self.open[call.number]
             return call, effects
@@ -172,18 +193,43 @@ class Calls:
 
     def on_timer(self, now_ns: int) -> list[Effect]:
         """The pause is over: read the routing; sending again follows when it has been read."""
-        self._timer_set = False
+        self._timer_set = self._watching = False
         if self._reading_routing:
             return []
+        if not self._again and self._waited_ns(now_ns) < SILENCE_NS:
+            return self._watch(now_ns)
         self._reading_routing = True
         return [KvCall(ROUTING_REF, Read(self._prefix, prefix=True))]
 
     def on_routing(self, routing: Routing | None, now_ns: int) -> list[Effect]:
         """New routing (None: it could not be read): send again what is open, in order."""
         self._reading_routing = False
-        if routing is not None and routing.shards == self.routing.shards:
-            self.routing = routing
         shards, self._again = self._again, set()
+        if routing is not None and routing.shards == self.routing.shards:
+            pairs = zip(self.routing.owners, routing.owners, strict=True)
+            shards |= {shard for shard, (old, new) in enumerate(pairs) if old != new}
+            self.routing = routing
+        effects = self._send_again(shards, now_ns)
+        return effects if self._watching else [*effects, *self._watch(now_ns)]
+
+    def _waited_ns(self, now_ns: int) -> int:
+        """How long the oldest open call has waited."""
+        oldest = next(iter(self.open.values()), None)
+        return 0 if oldest is None else now_ns - oldest.begun_ns
+
+    def _watch(self, now_ns: int) -> list[Effect]:
+        """Wake up when the oldest call has waited for long, or has done so for long again."""
+        if not self.open or self._reading_routing:
+            return []
+        self._watching = True
+        waited_ns = self._waited_ns(now_ns)
+        if waited_ns < SILENCE_NS:
+            return [SetTimer(RESEND_TIMER, now_ns + SILENCE_NS - waited_ns)]
+        pause_ns = SILENCE_NS if waited_ns < PATIENT_NS else RARELY_NS
+        return [SetTimer(RESEND_TIMER, now_ns + pause_ns)]
+
+    def _send_again(self, shards: set[int], now_ns: int) -> list[Effect]:
+        """Everything that is open on these shards, in the original order."""
         effects: list[Effect] = []
         for call in list(self.open.values()):
             for shard in call.shards:
@@ -229,7 +275,7 @@ class Calls:
         self._again.add(shard)
         if self._timer_set or self._reading_routing:
             return []
-        self._timer_set = True
+        self._timer_set = self._watching = True
         at_ns = now_ns + self._pause_ns
         self._pause_ns = min(2 * self._pause_ns, RESEND_MOST_NS)
         return [SetTimer(RESEND_TIMER, at_ns)]
@@ -240,7 +286,8 @@ class Calls:
         pieces = [call.pieces.get(shard, _NOTHING) for shard in shards]
         seen = self.seen
         for shard, piece in zip(shards, pieces, strict=True):
-            parts.append(Part(shard, seen[shard], piece.prev, piece.count, piece.elements))
+            part = (shard, seen[shard], piece.prev, piece.count, piece.elements)
+            parts.append(_new(Part, part))
             values += piece.values
         return Request(
             call.kind,

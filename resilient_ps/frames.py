@@ -1,32 +1,60 @@
 """Frames: messages as bytes, and the parts of a frame as a message again.
 
-A frame is a fixed head of 32 bytes, `meta` (the small fields, packed), the keys (little-endian
-uint64) and the values (little-endian, of one whitelisted dtype):
-
-    magic "RPS1" | version | kind | dtype | 0 | meta bytes | keys | value bytes | request
-
-Every length in the head is checked against `FrameLimits` before anything is allocated; every
-length in the meta is checked against what is there. Nothing is ever unpickled or evaluated.
-`encode` copies no array: it gives buffers for a gathering write.
+What all frames have in common stands in `resilient_ps.framing`; those between replicas in
+`resilient_ps.log_frames`. Every length in the meta is checked against what is there. Nothing is
+ever unpickled or evaluated. `encode` copies no array: it gives buffers for a gathering write.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from resilient_ps.errors import BadInput
+from resilient_ps.framing import (
+    ANSWER_KIND,
+    APPEND_KIND,
+    APPENDED_KIND,
+    ASK_KIND,
+    COPY_KIND,
+    GREETING,
+    HEAD_BYTES,
+    HELLO_KIND,
+    LOG_META_BYTES,
+    MAGIC,
+    REFUSE_KIND,
+    REQUEST_KINDS,
+    SCRATCH_BYTES,
+    TOLD_KIND,
+    VERSION,
+    WELCOME_KIND,
+    FrameLimits,
+    Head,
+    WireError,
+    decode_head,
+    dtype_code,
+    foreign,
+    pack_frame,
+)
 from resilient_ps.ids import NO_EPOCH, Epoch, Position, WorkerId
+from resilient_ps.log_frames import (
+    APPEND_BYTES,
+    APPEND_PART_BYTES,
+    append_size,
+    decode_append,
+    decode_appended,
+    decode_copy,
+    encode_append,
+    encode_appended,
+    encode_copy,
+)
 from resilient_ps.messages import (
-    NO_KEYS,
     Answer,
+    Append,
+    Appended,
     Ask,
+    Copy,
     Hello,
     Keys,
-    Kind,
     Message,
     Part,
     PartAnswer,
@@ -38,73 +66,37 @@ from resilient_ps.messages import (
     Welcome,
 )
 
-MAGIC = b"RPS1"
-VERSION = 1
-SCRATCH_BYTES = 256 * 1024
+__all__ = [
+    "ANSWER_KIND",
+    "APPEND_BYTES",
+    "APPEND_PART_BYTES",
+    "GREETING",
+    "HEAD_BYTES",
+    "LOG_META_BYTES",
+    "MAGIC",
+    "SCRATCH_BYTES",
+    "VERSION",
+    "FrameLimits",
+    "Head",
+    "WireError",
+    "append_size",
+    "decode",
+    "decode_head",
+    "encode",
+    "foreign",
+]
 
-_HEAD = struct.Struct("<4sBBBBIIQQ")
 _REQUEST = struct.Struct("<QIIQQIIQdBII")
 _PART = struct.Struct("<IQQQIIQ")
 _ANSWER = struct.Struct("<I")
 _PART_ANSWER = struct.Struct("<IBQQQQIQI")
-_HELLO = struct.Struct("<II")
-_WELCOME = struct.Struct("<QQ")
-HEAD_BYTES = _HEAD.size
+_HELLO = struct.Struct("<IQQII")
+_WELCOME = struct.Struct("<QQQ")
 
-_DTYPES: tuple[np.dtype[Any] | None, ...] = (
-    None,
-    np.dtype("<f4"),
-    np.dtype("<f8"),
-    np.dtype("<i8"),
-)
-_DTYPE_CODES = {dtype: code for code, dtype in enumerate(_DTYPES) if dtype is not None}
-
-# Frame kinds: those of requests are their `Kind`, the others follow.
-ANSWER_KIND, _HELLO_KIND, _WELCOME_KIND, _REFUSE_KIND, _ASK_KIND, _TOLD_KIND = range(64, 70)
-_BULK_KINDS = frozenset([*Kind, ANSWER_KIND])  # may carry keys or values
-_KINDS = _BULK_KINDS | frozenset(range(_HELLO_KIND, _TOLD_KIND + 1))
-_KIND_OF = {int(kind): kind for kind in Kind}  # several times faster than `Kind(...)`
+FORMATS = tuple(layout.format for layout in (_REQUEST, _PART, _ANSWER, _PART_ANSWER))
+"""What `quick_frames` has to know."""
 _STATUS_OF = {int(status): status for status in Status}
 _new = tuple.__new__  # a named tuple's own constructor is slower, and there is one per part
-
-
-class WireError(BadInput):
-    """The bytes on a connection are not what this protocol speaks: close it."""
-
-
-@dataclass(frozen=True, slots=True)
-class FrameLimits:
-    """The largest frame that is accepted. A push or pull that is larger travels in pieces."""
-
-    meta_bytes: int = SCRATCH_BYTES - HEAD_BYTES - 1024
-    payload_bytes: int = 64 << 20
-
-    def __post_init__(self) -> None:
-        if not 0 < self.meta_bytes <= SCRATCH_BYTES - HEAD_BYTES:
-            raise BadInput(
-                f"meta_bytes={self.meta_bytes}: a frame's head and meta must fit into the "
-                f"{SCRATCH_BYTES} bytes of the receive buffer"
-            )
-
-
-GREETING = FrameLimits(meta_bytes=4096, payload_bytes=0)
-"""What a connection may send as its first frame: nobody has said yet who it is."""
-
-
-class Head(NamedTuple):
-    """The fixed head of a frame, checked against the limits."""
-
-    kind: int
-    dtype: np.dtype[Any] | None
-    meta_bytes: int
-    keys: int
-    value_bytes: int
-    request: int
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of keys and values together."""
-        return 8 * self.keys + self.value_bytes
 
 
 # ---------------------------------------------------------------------------------------- encode
@@ -116,8 +108,14 @@ def encode(message: Message) -> list[Any]:
         return _encode_request(message)
     if isinstance(message, Answer):
         return _encode_answer(message)
+    if isinstance(message, Append):
+        return encode_append(message)
+    if isinstance(message, Appended):
+        return encode_appended(message)
+    if isinstance(message, Copy):
+        return encode_copy(message)
     kind, request, meta = _encode_small(message)
-    return [_HEAD.pack(MAGIC, VERSION, kind, 0, 0, len(meta), 0, 0, request), meta]
+    return pack_frame(kind, request, meta, (), (), 0)
 
 
 def _encode_request(message: Request) -> list[Any]:
@@ -143,7 +141,7 @@ def _encode_request(message: Request) -> list[Any]:
         meta.append(pack(shard, incarnation, counter, lsn, prev, count, elements))
     if message.text:
         meta.append(message.text)
-    return _frame(message.kind, message.request, b"".join(meta), message.keys, message.values)
+    return _frame(message.kind, message.request, b"".join(meta), (message.keys,), message.values)
 
 
 def _encode_answer(message: Answer) -> list[Any]:
@@ -155,87 +153,36 @@ def _encode_answer(message: Answer) -> list[Any]:
         meta.append(head)
         if text:
             texts.append(text)
-    return _frame(ANSWER_KIND, message.request, b"".join(meta + texts), NO_KEYS, message.values)
+    return _frame(ANSWER_KIND, message.request, b"".join(meta + texts), (), message.values)
 
 
 def _frame(
-    kind: int, request: int, meta: bytes, keys: Keys, values: tuple[Values, ...]
+    kind: int, request: int, meta: bytes, keys: tuple[Keys, ...], values: tuple[Values, ...]
 ) -> list[Any]:
-    dtype = value_bytes = 0
-    if values:
-        dtype = _dtype_code(values)
-        value_bytes = sum(piece.nbytes for piece in values)
-    head = _HEAD.pack(MAGIC, VERSION, kind, dtype, 0, len(meta), len(keys), value_bytes, request)
-    buffers: list[Any] = [head + meta]
-    if len(keys):
-        buffers.append(keys.data.cast("B"))
-    if value_bytes:
-        buffers.extend(piece.data.cast("B") for piece in values if piece.size)
-    return buffers
-
-
-def _dtype_code(values: tuple[Values, ...]) -> int:
-    code = _DTYPE_CODES.get(values[0].dtype)
-    if code is None or any(piece.dtype != values[0].dtype for piece in values):
-        names = sorted({str(piece.dtype) for piece in values})
-        raise BadInput(
-            f"values of dtype {', '.join(names)} cannot travel: convert all of them to one of "
-            f"{', '.join(str(dtype) for dtype in _DTYPE_CODES)}"
-        )
-    return code
+    return pack_frame(kind, request, meta, keys, values, dtype_code(values) if values else 0)
 
 
 def _encode_small(message: Hello | Welcome | Refuse | Ask | Told) -> tuple[int, int, bytes]:
     match message:
         case Hello():
             cluster = message.cluster.encode()
-            head = _HELLO.pack(message.protocol, len(cluster))
-            return _HELLO_KIND, 0, head + cluster + message.who.encode()
+            server = message.server.encode()
+            head = _HELLO.pack(
+                message.protocol, message.process, message.lease, len(cluster), len(server)
+            )
+            return HELLO_KIND, 0, head + cluster + server + message.who.encode()
         case Welcome():
-            head = _WELCOME.pack(message.process, message.incarnation)
-            return _WELCOME_KIND, 0, head + message.server.encode()
+            head = _WELCOME.pack(message.process, message.incarnation, message.lease)
+            return WELCOME_KIND, 0, head + message.server.encode()
         case Refuse():
-            return _REFUSE_KIND, 0, message.why.encode()
+            return REFUSE_KIND, 0, message.why.encode()
         case Ask():
-            return _ASK_KIND, message.request, message.what.encode()
+            return ASK_KIND, message.request, message.what.encode()
         case Told():
-            return _TOLD_KIND, message.request, message.body.encode()
+            return TOLD_KIND, message.request, message.body.encode()
 
 
 # ---------------------------------------------------------------------------------------- decode
-
-
-def decode_head(data: bytes | memoryview, limits: FrameLimits, at: int = 0) -> Head:
-    """Check and unpack the head of the frame that begins at `data[at]`. Raises `WireError`."""
-    magic, version, kind, code, _, meta_bytes, keys, value_bytes, request = _HEAD.unpack_from(
-        data, at
-    )
-    if magic != MAGIC:
-        raise foreign(magic)
-    if version != VERSION:
-        raise WireError(f"frame version {version}, this side speaks {VERSION}: upgrade one of them")
-    if code >= len(_DTYPES):
-        raise WireError(f"dtype code {code} is none of the permitted dtypes")
-    payload_bytes = 8 * keys + value_bytes
-    if kind not in (_BULK_KINDS if payload_bytes else _KINDS):
-        raise WireError(f"frame kind {kind} is unknown, or may not carry keys or values")
-    if meta_bytes > limits.meta_bytes or payload_bytes > limits.payload_bytes:
-        raise WireError(
-            f"a frame of {meta_bytes} + {payload_bytes} bytes is over the limit of "
-            f"{limits.meta_bytes} + {limits.payload_bytes}"
-        )
-    dtype = _DTYPES[code]
-    if value_bytes and (dtype is None or value_bytes % dtype.itemsize):
-        raise WireError(f"{value_bytes} bytes of values do not fit dtype code {code}")
-    return _new(Head, (kind, dtype, meta_bytes, keys, value_bytes, request))
-
-
-def foreign(start: bytes) -> WireError:
-    """The error for a peer whose first bytes are not ours."""
-    return WireError(
-        f"this is not the resilient-ps protocol (it begins with {start!r}): "
-        "check the address and the port"
-    )
 
 
 def decode(head: Head, meta: bytes, keys: Keys, values: Values | None) -> Message:
@@ -246,7 +193,13 @@ def decode(head: Head, meta: bytes, keys: Keys, values: Values | None) -> Messag
     try:
         if head.kind == ANSWER_KIND:
             return _decode_answer(head, meta, values)
-        if head.kind >= 64:
+        if head.kind == APPEND_KIND:
+            return decode_append(head, meta, keys, values)
+        if head.kind == APPENDED_KIND:
+            return decode_appended(meta)
+        if head.kind == COPY_KIND:
+            return decode_copy(head, meta, keys, values)
+        if head.kind > ANSWER_KIND:
             return _decode_small(head.kind, head.request, meta)
         return _decode_request(head, meta, keys, values)
     except (struct.error, ValueError) as error:
@@ -275,7 +228,7 @@ def _decode_request(head: Head, meta: bytes, keys: Keys, values: Values | None) 
         raise WireError(f"the parts' {counts} keys do not add up to the frame's {head.keys}")
     _check_elements(elements_sum, head)
     return Request(
-        _KIND_OF[head.kind],
+        REQUEST_KINDS[head.kind],
         head.request,
         tuple(parts),
         incarnation,
@@ -293,6 +246,8 @@ def _decode_request(head: Head, meta: bytes, keys: Keys, values: Values | None) 
 
 
 def _decode_answer(head: Head, meta: bytes, values: Values | None) -> Answer:
+    if head.keys:
+        raise WireError(f"an answer with {head.keys} keys: answers carry none")
     parts, elements = _unpack_answers(meta)
     _check_elements(elements, head)
     if values is None:
@@ -336,25 +291,38 @@ def _unpack_answers(meta: bytes) -> tuple[tuple[PartAnswer, ...], int]:
 
 def _check_elements(elements: int, head: Head) -> None:
     """The parts' shares must add up to exactly what the frame holds."""
-    expected = head.value_bytes // head.dtype.itemsize if head.dtype is not None else 0
-    if elements != expected:
-        raise WireError(f"the parts' {elements} values do not add up to the frame's {expected}")
+    if elements != head.elements:
+        raise WireError(
+            f"the parts' {elements} values do not add up to the frame's {head.elements}"
+        )
 
 
 def _decode_small(kind: int, request: int, meta: bytes) -> Message:
-    if kind == _HELLO_KIND:
-        protocol, cluster_n = _HELLO.unpack_from(meta)
-        at = _HELLO.size + cluster_n
-        if at > len(meta):
-            raise WireError(f"a cluster name of {cluster_n} bytes is not in {len(meta)} bytes")
-        return Hello(protocol, meta[_HELLO.size : at].decode(), meta[at:].decode())
-    if kind == _WELCOME_KIND:
-        process, incarnation = _WELCOME.unpack_from(meta)
-        return Welcome(meta[_WELCOME.size :].decode(), process, incarnation)
-    if kind == _REFUSE_KIND:
+    if kind == HELLO_KIND:
+        return _decode_hello(meta)
+    if kind == WELCOME_KIND:
+        process, incarnation, lease = _WELCOME.unpack_from(meta)
+        return Welcome(meta[_WELCOME.size :].decode(), process, incarnation, lease)
+    if kind == REFUSE_KIND:
         return Refuse(meta.decode())
-    if kind == _ASK_KIND:
+    if kind == ASK_KIND:
         return Ask(request, meta.decode())
-    if kind == _TOLD_KIND:
+    if kind == TOLD_KIND:
         return Told(request, meta.decode())
     raise WireError(f"frame kind {kind} is unknown")  # decode_head has seen to it
+
+
+def _decode_hello(meta: bytes) -> Hello:
+    protocol, process, lease, cluster_n, server_n = _HELLO.unpack_from(meta)
+    server_at = _HELLO.size + cluster_n
+    who_at = server_at + server_n
+    if who_at > len(meta):
+        raise WireError(f"names of {cluster_n} and {server_n} bytes are not in {len(meta)} bytes")
+    return Hello(
+        protocol,
+        meta[_HELLO.size : server_at].decode(),
+        meta[who_at:].decode(),
+        meta[server_at:who_at].decode(),
+        process,
+        lease,
+    )

@@ -18,6 +18,16 @@ class Guards:
     fencing: bool = True  # an older incarnation of a rank is refused
     takeover_redo: bool = True  # BSP: a takeover forgets what its predecessor pushed
     barrier: bool = True  # BSP: pushes are held back until all ranks have ticked
+    epoch_check: bool = True  # what comes from an earlier epoch is refused
+    replicated_ledger: bool = True  # backups keep what recognises repeats
+    wait_for_backups: bool = True  # an entry is committed when all in-sync members hold it
+    repeat_after_commit: bool = True  # a repeat is answered when the original has committed
+    members_only: bool = True  # only in-sync members campaign
+    apply_after_commit: bool = True  # backups apply what is committed only
+    log_matching: bool = True  # an append must follow what the backup holds
+    count_before_growth: bool = True  # a learner counts as member before the transaction is sent
+    position_check: bool = True  # a replica behind what the asker has seen does not answer
+    lease_check: bool = True  # answers end with the lease
 
 
 ALL_GUARDS = Guards()

@@ -9,7 +9,7 @@ from resilient_ps.barrier import Barrier, Update
 from resilient_ps.consistency import BSP, JobSpec
 from resilient_ps.errors import BadInput
 from resilient_ps.ledger import JobLedger
-from resilient_ps.replica import TableReplica
+from resilient_ps.table_part import TablePart
 from resilient_ps.tables.spec import TableSpec
 
 NAMED_RANKS = 8
@@ -22,6 +22,11 @@ class Job:
     text: str
     ledger: JobLedger
     barrier: Barrier = field(default_factory=Barrier)
+    _averages: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        mode = self.spec.consistency
+        self._averages = isinstance(mode, BSP) and mode.reduce == "mean"
 
     @property
     def spec(self) -> JobSpec:
@@ -32,7 +37,7 @@ class Job:
         """The clock up to which every live rank's updates can be seen here."""
         return self.barrier.applied if self.ledger.buffers else self.ledger.slowest()
 
-    def close_clocks(self, tables: Mapping[int, TableReplica]) -> None:
+    def close_clocks(self, tables: Mapping[int, TablePart]) -> None:
         """BSP: apply every clock that all live ranks have ticked."""
         if not self.ledger.buffers:
             return
@@ -42,7 +47,7 @@ class Job:
             self._apply_clock(clock, self.barrier.take(clock), tables)
 
     def _apply_clock(
-        self, clock: int, updates: list[Update], tables: Mapping[int, TableReplica]
+        self, clock: int, updates: list[Update], tables: Mapping[int, TablePart]
     ) -> None:
         divide_by = self.ledger.taking_part(clock) if self._averages else 1
         by_table: dict[int, list[Update]] = {}
@@ -56,11 +61,6 @@ class Job:
         """Raises `BadInput`: a mean of integers is no integer."""
         if self._averages and spec.dtype == "int64":
             raise BadInput(f"table {spec.name!r} is int64: reduce='mean' needs a float table")
-
-    @property
-    def _averages(self) -> bool:
-        mode = self.spec.consistency
-        return isinstance(mode, BSP) and mode.reduce == "mean"
 
     def waits_for(self, clock: int) -> str:
         """Which ranks have not ticked `clock`: the first few by number, for a person."""

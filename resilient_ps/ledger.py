@@ -68,8 +68,10 @@ class JobLedger:
     ranks: dict[int, RankRecord] = field(default_factory=dict)
     intent: int = 0  # number of the last join or leave that was executed here
     _slowest: int | None = None  # kept, because every pull asks for it
+    buffers: bool = field(init=False)  # pushes are held back until all ranks have ticked (BSP)
 
     def __post_init__(self) -> None:
+        self.buffers = isinstance(self.spec.consistency, BSP)
         if not self.ranks:
             self.ranks = {rank: RankRecord() for rank in range(self.spec.ranks)}
 
@@ -250,14 +252,14 @@ class JobLedger:
         self.ranks[rank].live = False
         self._slowest = None
 
+    def forget_pushes(self) -> None:
+        """Lose what recognises repeats: for a negative control only."""
+        for record in self.ranks.values():
+            _forget_clock(record)
+
     def room_for(self, rank: int) -> bool:
         """May this rank join without the table of ranks growing past its bound?"""
         return rank in self.ranks or len(self.ranks) < RANKS_MAX
-
-    @property
-    def buffers(self) -> bool:
-        """Are pushes held back until all ranks have ticked (BSP)?"""
-        return isinstance(self.spec.consistency, BSP)
 
 
 def roll(digest: int, n: int, content: int) -> int:

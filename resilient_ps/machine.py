@@ -11,13 +11,16 @@ Ordering contract. Effects of one step *start* in list order. None may rely on t
 another in the same list: what must follow a completion is emitted when the completion arrives as
 an event. Messages sent to one peer over one connection arrive in the order in which they were sent,
 or not at all; a broken connection is an event (`PeerLost`), and what was under way then is unknown.
+
+Events and effects never change. Those that there is one of for every message or timer are named
+tuples, which are made in half the time of a frozen dataclass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from resilient_ps.coordinator.kv import KvAnswered, KvCall, KvChanged, KvFailed, KvReset, KvWatch
 from resilient_ps.messages import Message
@@ -31,8 +34,7 @@ class Started:
     """First event of every machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageArrived:
+class MessageArrived(NamedTuple):
     """A whole, well-formed message. Its arrays are valid as long as they are referenced."""
 
     peer: Peer
@@ -47,8 +49,7 @@ class PeerLost:
     refused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired:
+class TimerFired(NamedTuple):
     """The timer of this name, set earlier, is due. Setting it again replaces it."""
 
     name: str
@@ -72,12 +73,17 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send a message. The host dials `server:` peers when no connection is open."""
+class Send(NamedTuple):
+    """Send a message. The host dials `server:` peers when no connection is open.
+
+    After `until_ns` (0: never) the message is thrown away instead, and the connection with it, so
+    that the peer asks again: the host compares it with its clock right before it hands the message
+    over. So a primary's answers end with its lease, however long the step took that made them.
+    """
 
     peer: Peer
     message: Message
+    until_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +94,7 @@ class Drop:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(NamedTuple):
     """Fire `TimerFired(name)` at `at_ns`; replaces an earlier timer of the same name."""
 
     name: str

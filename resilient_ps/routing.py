@@ -7,7 +7,7 @@ to servers by their records.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from resilient_ps.coordinator.kv import KeyValue
 from resilient_ps.coordinator.records import ClusterConfig, ServerRecord, ShardRecord
 from resilient_ps.errors import BadInput
 from resilient_ps.ids import NO_EPOCH, Epoch
+from resilient_ps.messages import PartAnswer, Status
 
 PEER_PREFIX = "server:"
 
@@ -83,6 +84,20 @@ class Routing:
         ranks = np.empty(self.shards, np.int32)
         ranks[list(self.order)] = np.arange(self.shards, dtype=np.int32)
         return ranks
+
+    def redirected(self, answer: PartAnswer) -> Routing | None:
+        """This routing with the primary that a `NOT_OWNER` answer names, if that is news."""
+        if answer.status is not Status.NOT_OWNER or not 0 <= answer.shard < self.shards:
+            return None
+        known = self.owners[answer.shard]
+        if not answer.value or answer.at.epoch <= known.epoch:
+            return None
+        named = [name for name, at in self.servers.items() if at.process == answer.value]
+        if not named:
+            return None
+        owners = list(self.owners)
+        owners[answer.shard] = Owner(named[0], answer.value, answer.at.epoch)
+        return replace(self, owners=tuple(owners))
 
     def describe(self, shard: int) -> str:
         """For error texts: who serves the shard, and whether that process is alive."""

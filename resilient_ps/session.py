@@ -19,8 +19,7 @@ Invariants: at most one tick is under way; while it is, no push is; `clock` is t
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from resilient_ps.calls import RESEND_TIMER, ROUTING_REF, Call, Calls, Piece, Split
 from resilient_ps.consistency import BSP, JobSpec
@@ -36,15 +35,14 @@ from resilient_ps.errors import (
     ResilientPsError,
 )
 from resilient_ps.ids import READER, WorkerId
-from resilient_ps.machine import Effect, Event, MessageArrived, PeerLost, TimerFired
+from resilient_ps.machine import Drop, Effect, Event, MessageArrived, PeerLost, TimerFired
 from resilient_ps.messages import Answer, Kind, PartAnswer, Refuse, Status
-from resilient_ps.routing import Routing, refreshed
+from resilient_ps.routing import PEER_PREFIX, Routing, refreshed
 from resilient_ps.scripts import RunningScript
 from resilient_ps.takeover import Settled, Step, start_worker
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(NamedTuple):
     """Operation `op` is over: with a value, or with an error."""
 
     op: int
@@ -53,6 +51,8 @@ class Resolved:
 
 
 SessionEffect: TypeAlias = Effect | Resolved
+
+_new = tuple.__new__  # several times faster than a named tuple's own constructor
 
 
 class Session:
@@ -184,11 +184,20 @@ class Session:
             case TimerFired(name) if name == RESEND_TIMER:
                 return [*self.calls.on_timer(now_ns)]
             case KvAnswered(ref, ReadResult() as result) if ref == ROUTING_REF:
-                return [*self.calls.on_routing(refreshed(result.items, self._keys), now_ns)]
+                return self._on_routing(refreshed(result.items, self._keys), now_ns)
             case KvFailed(ref) if ref == ROUTING_REF:
                 return [*self.calls.on_routing(None, now_ns)]
             case _:
                 return []
+
+    def _on_routing(self, routing: Routing | None, now_ns: int) -> list[SessionEffect]:
+        """Leave connections to processes that are gone, as they may stand for ever."""
+        before = self.calls.routing.servers
+        effects = self.calls.on_routing(routing, now_ns)
+        now = self.calls.routing.servers
+        gone = [name for name, at in before.items() if name not in now or now[name] != at]
+        drops = [Drop(PEER_PREFIX + name, "its process is gone") for name in sorted(gone)]
+        return [*drops, *effects]
 
     def _on_answer(self, answer: Answer, now_ns: int) -> list[SessionEffect]:
         call, effects = self.calls.on_answer(answer, now_ns)
@@ -239,7 +248,7 @@ class Session:
         self._n += 1
         last = self._last
         call.pieces = {
-            shard: piece._replace(prev=last.get(shard, 0)) for shard, piece in pieces.items()
+            shard: _new(Piece, (*piece[:-1], last.get(shard, 0))) for shard, piece in pieces.items()
         }
         for shard in pieces:
             last[shard] = self._n

@@ -10,9 +10,10 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
+from resilient_ps.engine import ENGINE
 from resilient_ps.job import Job
-from resilient_ps.replica import TableReplica
 from resilient_ps.shard import Shard
+from resilient_ps.table_part import TablePart
 
 TABLES_TOLD = 300
 JOBS_TOLD = 100
@@ -28,6 +29,7 @@ def holdings(shards: Collection[Shard]) -> dict[str, Any]:
     tables = _by_number((number, table) for s in shards for number, table in s.tables.items())
     jobs = _by_number((number, job) for s in shards for number, job in s.jobs.items())
     return {
+        "kernels": ENGINE,
         "shards": [shard.status() for shard in shards],
         "tables": [_table(tables[n]) for n in itertools.islice(tables, TABLES_TOLD)],
         "tables_left_out": max(0, len(tables) - TABLES_TOLD),
@@ -43,7 +45,7 @@ def _by_number(items: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:
     return dict(sorted(grouped.items()))
 
 
-def _table(parts: list[TableReplica]) -> dict[str, Any]:
+def _table(parts: list[TablePart]) -> dict[str, Any]:
     return {
         "table": parts[0].spec.name,
         "shards": len(parts),

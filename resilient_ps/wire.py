@@ -8,9 +8,11 @@ is used again and again, the arrays of large ones straight into an array of thei
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from resilient_ps import quick_frames
 from resilient_ps.frames import (
     ANSWER_KIND,
     GREETING,
@@ -23,10 +25,10 @@ from resilient_ps.frames import (
     WireError,
     decode,
     decode_head,
-    encode,
     foreign,
 )
-from resilient_ps.messages import NO_KEYS, Answer, Keys, Message, PartAnswer, Values
+from resilient_ps.frames import encode as encode_any
+from resilient_ps.messages import NO_KEYS, Answer, Keys, Message, PartAnswer, Request, Values
 
 __all__ = [
     "GREETING",
@@ -55,9 +57,22 @@ Place = Callable[[int, "tuple[PartAnswer, ...]"], "list[memoryview] | None"]
 to receive the values in, of exactly their size together, or None for an array of their own."""
 
 
+_Ready: TypeAlias = "Message | tuple[Head, bytes, Keys, Values | None] | None"
+
+
 def place_nowhere(request: int, parts: tuple[PartAnswer, ...]) -> list[memoryview] | None:
     """The default `Place`: values go into an array of their own."""
     return None
+
+
+def encode(message: Message) -> list[Any]:
+    """Buffers of bytes for a gathering write. Small arrays are copied, large ones referenced."""
+    buffers = None
+    if isinstance(message, Request):
+        buffers = quick_frames.encode_request(message)
+    elif isinstance(message, Answer):
+        buffers = quick_frames.encode_answer(message)
+    return encode_any(message) if buffers is None else buffers
 
 
 class FrameReader:
@@ -77,12 +92,14 @@ class FrameReader:
         self._later = limits or FrameLimits()
         self._limits = greeting or self._later
         self._place = place
+        self._quick = quick_frames.IN_USE
         # Not a bytearray: its zeros would be written, and a silent connection cost all of it.
         self._scratch = np.empty(SCRATCH_BYTES, np.uint8).data
         self._lo = self._hi = 0
         self._window = self._scratch
         self._targets: list[memoryview] = []  # byte views still to be filled, last one first
-        self._frame: tuple[Head, bytes, Keys, Values | None] | Answer | None = None
+        self._ready: _Ready = None  # what is whole once they all are
+        self._done: list[Message] = []  # whole messages, to be given to the caller
 
     @property
     def filling(self) -> bool:
@@ -106,45 +123,63 @@ class FrameReader:
         Raises `WireError` for anything that is not this protocol; the reader is then of no more
         use, and the connection is to be closed.
         """
-        messages: list[Message] = []
         if self._targets:
             self._advance(count)
-            if not self._targets:
-                messages.append(self._finish())
-            return messages
-        self._hi += count
-        while self._lo < self._hi and (message := self._take()) is not None:
-            messages.append(message)
+        else:
+            self._hi += count
+            while self._lo < self._hi and self._take():
+                pass
+        messages, self._done = self._done, []  # whose arrays are to be free for the next frame
         return messages
 
-    def _take(self) -> Message | None:
-        """The next message, if the scratch holds all of it.
+    def _take(self) -> bool:
+        """Take the next frame out of the scratch; False if it does not hold all of it.
 
         If it holds at least head and meta, the arrays' own memory is what is received into next.
         """
+        if self._quick and self._take_quickly():
+            return True
         have = self._hi - self._lo
         if have < HEAD_BYTES:
             self._check_magic(have)
-            return None
+            return False
         head = decode_head(self._scratch, self._limits, self._lo)
         meta_at = self._lo + HEAD_BYTES
         arrays_at = meta_at + head.meta_bytes
         if arrays_at > self._hi:
-            return None
+            return False
         meta = bytes(self._scratch[meta_at:arrays_at])
         self._lo = arrays_at
         if not (head.keys or head.value_bytes):
             self._window = self._scratch
-            self._limits = self._later
-            return decode(head, meta, NO_KEYS, None)
+            self._finish(decode(head, meta, NO_KEYS, None))
+            return True
         is_large = head.payload_bytes >= SCRATCH_BYTES
         self._window = self._scratch[:PEEK_BYTES] if is_large else self._scratch
         if arrays_at + head.payload_bytes <= self._hi and head.kind != ANSWER_KIND:
-            self._limits = self._later
-            return decode(head, meta, *self._copy_arrays(head))
+            self._finish(decode(head, meta, *self._copy_arrays(head)))
+            return True
         self._begin(head, meta)
         self._drain()
-        return None if self._targets else self._finish()
+        return not self._targets
+
+    def _take_quickly(self) -> bool:
+        """The same for a whole small frame of a common kind; False leaves it to `_take`."""
+        limits = self._limits
+        taken = quick_frames.take(
+            self._scratch,
+            self._lo,
+            self._hi,
+            limits.meta_bytes,
+            limits.payload_bytes,
+            self._place,
+        )
+        if taken is None:
+            return False
+        message, self._lo = taken
+        self._window = self._scratch
+        self._finish(message)
+        return True
 
     def _copy_arrays(self, head: Head) -> tuple[Keys, Values | None]:
         """Copy arrays that are in the scratch as a whole: the quick way of small frames."""
@@ -165,10 +200,14 @@ class FrameReader:
             return
         keys = np.empty(head.keys, np.uint64) if head.keys else NO_KEYS
         values = _empty_values(head) if head.value_bytes else None
-        self._targets = [] if values is None else [values.data.cast("B")]
-        if head.keys:
-            self._targets.append(keys.data.cast("B"))
-        self._frame = (head, meta, keys, values)
+        arrays = [keys] if values is None else [keys, values]
+        self._expect([array.data.cast("B") for array in arrays], (head, meta, keys, values))
+
+    def _expect(self, views: list[memoryview], ready: _Ready) -> None:
+        """Receive into these views of bytes; `ready` is whole with the last of them."""
+        self._targets = [*reversed(views)]
+        self._ready = ready
+        self._skip_empty()
 
     def _begin_answer(self, head: Head, meta: bytes) -> None:
         answer = decode(head, meta, NO_KEYS, None)
@@ -182,8 +221,7 @@ class FrameReader:
             raise WireError(
                 f"an answer of {head.value_bytes} bytes does not fit what was asked for"
             )
-        self._targets = [view for view in reversed(placed) if view.nbytes]
-        self._frame = answer
+        self._expect(placed, answer)
 
     def _check_magic(self, have: int) -> None:
         """Refuse strangers as early as possible: theirs may be less than a head."""
@@ -201,17 +239,22 @@ class FrameReader:
             self._advance(count)
 
     def _advance(self, count: int) -> None:
-        target = self._targets.pop()
-        if count < target.nbytes:
-            self._targets.append(target[count:])
+        target = self._targets[-1] = self._targets[-1][count:]
+        if not target.nbytes:
+            self._skip_empty()
 
-    def _finish(self) -> Message:
-        frame, self._frame = self._frame, None
+    def _skip_empty(self) -> None:
+        """Done with targets that have no room left, and after the last one with the frame."""
+        while self._targets and not self._targets[-1].nbytes:
+            self._targets.pop()
+        if not self._targets:
+            ready, self._ready = self._ready, None
+            assert ready is not None
+            self._finish(decode(*ready) if isinstance(ready, tuple) else ready)
+
+    def _finish(self, message: Message) -> None:
         self._limits = self._later
-        if isinstance(frame, Answer):
-            return frame
-        assert frame is not None
-        return decode(*frame)
+        self._done.append(message)
 
     def _compact(self) -> None:
         have = self._hi - self._lo

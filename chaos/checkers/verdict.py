@@ -31,3 +31,13 @@ def judge(violations: Iterable[str], *, checked: int, what: str) -> Verdict:
     if not checked:
         return Verdict("unknown", (f"the history has no {what}",))
     return HOLDS
+
+
+def together(*verdicts: Verdict) -> Verdict:
+    """All of them at once: `false` if one is, else `unknown` if one is; with their reasons."""
+    outcomes: tuple[Outcome, ...] = ("false", "unknown")
+    for outcome in outcomes:
+        found = [verdict for verdict in verdicts if verdict.outcome == outcome]
+        if found:
+            return Verdict(outcome, tuple(reason for each in found for reason in each.reasons))
+    return HOLDS

@@ -1,223 +1,68 @@
-"""A cluster in a world: nodes built by the production builder, and workers as generators.
+"""A cluster in a world: nodes built by the production builder, tables, jobs and workers.
 
-A worker program is a generator that yields operations and gets their results:
-
-    def program(worker):
-        rows = yield Pull(table, keys)
-        yield Push(table, keys, grads)
-        yield Tick({"row": 3})
-
-It runs on the production session. A killed worker's rank is taken over by spawning it again.
+A restarted server is a new process with a new process id under the old name, as everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
-from resilient_ps.chaos.sim.world import SECOND_NS, Process, World
+from resilient_ps.chaos.sim.process import Process
+from resilient_ps.chaos.sim.worker import Operation, Program, Pull, SimWorker
+from resilient_ps.chaos.sim.world import World
 from resilient_ps.consistency import JobSpec, consistency_name
 from resilient_ps.coordinator.controller import ClusterWishes
 from resilient_ps.coordinator.keys import ClusterKeys
-from resilient_ps.coordinator.kv import Delete, Put, Read, Txn
+from resilient_ps.coordinator.kv import Delete, KeyValue, Put, Read, Txn
 from resilient_ps.coordinator.records import (
+    DrainRecord,
     IntentRecord,
     JobRecord,
     ServerRecord,
+    ShardRecord,
     counter_bytes,
     read_counter,
 )
-from resilient_ps.errors import ResilientPsError
 from resilient_ps.guards import ALL_GUARDS, Guards
-from resilient_ps.ids import WorkerId
-from resilient_ps.machine import Event
+from resilient_ps.machine import StopAsked
 from resilient_ps.messages import Kind
 from resilient_ps.node import Node, NodeSettings, build_node
 from resilient_ps.routing import Routing, routing_from
-from resilient_ps.session import Resolved, Session
-from resilient_ps.split import (
-    SparsePull,
-    TableHandle,
-    split_dense,
-    split_sparse_pull,
-    split_sparse_push,
-)
-from resilient_ps.tables.dense import DenseLayout
+from resilient_ps.shard import Shard
+from resilient_ps.split import TableHandle
 from resilient_ps.tables.spec import DenseSpec, SparseSpec
 from resilient_ps.takeover import Step
 
-
-@dataclass(frozen=True, slots=True)
-class Pull:
-    """Rows of a sparse table, or the whole of a dense one (`keys` None)."""
-
-    table: TableHandle
-    keys: Any = None
+FIRST_PROCESS_ID = 1 << 40
+FIRST_PORT = 7_000
+COME_UP_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
-    """Gradients for rows of a sparse table, or for a dense one (`keys` None)."""
+@dataclass(frozen=True, slots=True, eq=False)
+class SimServer:
+    """One life of a server. The node of a dead one is kept, to be looked at."""
 
-    table: TableHandle
-    keys: Any
-    grads: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Tune:
-    """A new learning rate."""
-
-    table: TableHandle
-    rate: float
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """End the clock."""
-
-    cursor: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Compute for a while."""
-
-    ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Together:
-    """Operations that are begun at once, in this order. The result is that of the last pull."""
-
-    operations: tuple[Any, ...]
-
-
-Operation: TypeAlias = Pull | Push | Tune | Tick | Wait | Together
-Program: TypeAlias = Callable[["SimWorker"], Generator[Operation, Any, None]]
-
-
-class SimWorker:
-    """A worker process: the production session, driven by a program."""
-
-    def __init__(self, world: World, routing: Routing, name: str, program: Program) -> None:
-        self.world = world
-        self.session = Session(world.cluster, routing)
-        self.process = world.add(Process(world, name, self, self.session.calls.places))
-        self.process.other = self._on_resolved
-        self.finished = False
-        self.error: ResilientPsError | None = None
-        self._program = program
-        self._running: Generator[Operation, Any, None] | None = None
-        self._ops = 0
-        self._finish: list[tuple[SparsePull | None, Any]] = []
-        self._left = 0
+    name: str
+    process_id: int
+    port: int
+    node: Node
+    process: Process
 
     @property
-    def rank(self) -> int:
-        """The worker's rank."""
-        return self.session.worker.rank
+    def alive(self) -> bool:
+        """Does the process run? It may be paused, or cut off."""
+        return not self.process.killed
 
-    @property
-    def clock(self) -> int:
-        """The open clock."""
-        return self.session.clock
 
-    def handle(self, event: Event, now_ns: int) -> list[Any]:
-        """Everything goes to the session."""
-        return list(self.session.handle(event, now_ns))
+class Held(NamedTuple):
+    """A replica of a shard, on a living server."""
 
-    def start(self, job: JobSpec, rank: int, incarnation: int) -> None:
-        """Take the rank over, then run the program."""
-        worker = WorkerId(job.job, rank, incarnation)
-        self._left = 1
-        self.process.perform(list(self.session.open_worker(0, job, worker, self.world.now_ns)))
-
-    def read(self) -> None:
-        """Run the program as a client that is no worker."""
-        self._next(None)
-
-    def broadcast(self, step: Step) -> None:
-        """A request that is no worker's write."""
-        self._left = 1
-        self.process.perform(list(self.session.broadcast(0, step, self.world.now_ns)))
-
-    def _on_resolved(self, effect: Any) -> None:
-        assert isinstance(effect, Resolved)
-        if effect.error is not None:
-            self.error, self.finished = effect.error, True
-            return
-        self._left -= 1
-        if self._left:
-            return
-        result = None
-        for split, result in self._finish:
-            if split is not None:
-                split.finish(result)
-        self._finish = []
-        self._next(result)
-
-    def _next(self, result: Any) -> None:
-        if self._running is None:
-            self._running = self._program(self)
-            result = None
-        try:
-            operation = self._running.send(result)
-        except StopIteration:
-            self.finished = True
-            return
-        self.process.perform(self._begin(operation))
-
-    def _begin(self, operation: Operation) -> list[Any]:
-        now_ns, session, op = self.world.now_ns, self.session, 0
-        effects: list[Any] = []
-        self._left += 1
-        match operation:
-            case Wait(ns):
-                self.world.after(
-                    ns, lambda: None if self.process.killed else self._on_resolved(Resolved(0))
-                )
-            case Together(operations):
-                self._left -= 1  # each counts itself
-                for each in operations:
-                    effects += self._begin(each)
-            case Tick(cursor):
-                effects += session.tick(op, cursor, now_ns)
-            case Tune(table, rate):
-                effects += session.tune(op, table.number, rate, now_ns)
-            case Pull(table, keys) if isinstance(table.spec, SparseSpec):
-                pull = split_sparse_pull(session.routing, keys, table.spec)
-                rows = np.empty((len(keys), table.spec.dim), table.spec.dtype)
-                self._finish.append((pull, rows))
-                split = pull.split
-                effects += session.pull(op, table.number, split, now_ns, wait_ns=600 * SECOND_NS)
-            case Push(table, keys, grads) if isinstance(table.spec, SparseSpec):
-                split = split_sparse_push(session.routing, keys, grads)
-                effects += session.push(op, table.number, split, now_ns)
-            case Pull(table) | Push(table):
-                effects += self._begin_dense(operation, table, now_ns)
-        return effects
-
-    def _begin_dense(self, operation: Pull | Push, table: TableHandle, now_ns: int) -> list[Any]:
-        spec, session = table.spec, self.session
-        assert isinstance(spec, DenseSpec)
-        layout = DenseLayout(spec, session.routing.shards)
-        pull = isinstance(operation, Pull)
-        array = np.empty(spec.shape, spec.dtype) if isinstance(operation, Pull) else operation.grads
-        splits = list(split_dense(session.routing, layout, array.reshape(-1), pull=pull))
-        self._left += len(splits) - 1
-        if pull:
-            self._finish.append((None, array))
-        effects: list[Any] = []
-        for split in splits:
-            if pull:
-                effects += session.pull(0, table.number, split, now_ns, wait_ns=600 * SECOND_NS)
-            else:
-                effects += session.push(0, table.number, split, now_ns)
-        return effects
+    server: str
+    process_id: int
+    role: str  # primary, leading, backup or learner
+    shard: Shard
 
 
 def _idle(worker: SimWorker) -> Generator[Operation, Any, None]:
@@ -229,62 +74,251 @@ class SimCluster:
     """Servers, tables, jobs and workers in one world."""
 
     def __init__(
-        self, seed: int, *, servers: int = 2, shards: int = 4, guards: Guards = ALL_GUARDS
+        self,
+        seed: int,
+        *,
+        servers: int = 2,
+        shards: int = 4,
+        replicas: int = 1,
+        min_in_sync: int = 1,
+        lease_ttl_s: int = 2,
+        grace_s: float = 60.0,
+        guards: Guards = ALL_GUARDS,
+        wire: bool = False,
+        come_up: bool = True,
     ) -> None:
-        self.world = World(seed)
+        self.world = World(seed, wire=wire)
         self.keys = ClusterKeys(self.world.cluster)
-        self.nodes: list[Node] = []
+        self.lease_ttl_s = lease_ttl_s
+        self.servers: dict[str, SimServer] = {}
+        self.lives: list[SimServer] = []
         self.workers: list[SimWorker] = []
+        self._guards = guards
+        self._wishes = ClusterWishes(servers, shards, replicas, min_in_sync, grace_s=grace_s)
         self._spawned = 0
         self._intents = 0
         for index in range(servers):
-            self._add_server(f"s{index + 1}", ClusterWishes(servers, shards), guards)
-        if not self.world.run_until(self._placed):
+            self.start_server(f"s{index + 1}")
+        if come_up and not self.world.wait_for(self._placed, COME_UP_S):
             raise AssertionError("the cluster did not come up")
 
-    def _add_server(self, name: str, wishes: ClusterWishes, guards: Guards) -> None:
-        process = (1 << 40) + len(self.nodes)
-        record = ServerRecord(name, process, "127.0.0.1", 7000, "", "", 1.0, 0, "sim", 0, "sim")
-        settings = NodeSettings(self.world.cluster, record, 2, wishes, guards)
+    # -- servers
+
+    def start_server(
+        self, name: str, *, port: int = 0, wishes: ClusterWishes | None = None
+    ) -> SimServer:
+        """Start a process of this name. The one before it, if any, must be dead."""
+        before = self.servers.get(name)
+        assert before is None or not before.alive, f"{name} is running"
+        number = len(self.lives)
+        process_id = FIRST_PROCESS_ID + number
+        port = port or FIRST_PORT + number
+        record = ServerRecord(
+            name, process_id, "127.0.0.1", port, "", "", 1.0, 0, "sim", number, "sim"
+        )
+        settings = NodeSettings(
+            self.world.cluster, record, self.lease_ttl_s, wishes or self._wishes, self._guards
+        )
         node = build_node(settings, self.world.draw_bits)
-        self.nodes.append(node)
-        self.world.add(Process(self.world, name, node), serves_as=name)
+        process = Process(self.world, name, node, clock=self.world.draw_clock())
+        process.process_id = process_id
+        self.world.add(process, serves_as=name, port=port)
+        server = SimServer(name, process_id, port, node, process)
+        self.servers[name] = server
+        self.lives.append(server)
+        return server
+
+    def restart_server(self, name: str, *, same_port: bool = False) -> SimServer:
+        """Start a dead server again: empty, with another process id."""
+        return self.start_server(name, port=self.servers[name].port if same_port else 0)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL for a server."""
+        self.world.kill(self.servers[name].process)
+
+    def stop(self, name: str) -> None:
+        """SIGTERM for a server."""
+        self.servers[name].process.step(StopAsked())
+
+    def pause(self, name: str, ns: int, *, mid_step: bool = False) -> None:
+        """SIGSTOP for a server, for so long; with `mid_step` between a step and its effects."""
+        self.servers[name].process.pause(ns, mid_step=mid_step)
+
+    def drain(self, name: str) -> None:
+        """Ask for a server to hold nothing any more, as `resilient-ps server drain` does."""
+        self.put(self.keys.drain(name), DrainRecord(name, "the simulator").to_bytes())
+
+    def cancel_drain(self, name: str) -> None:
+        """Take the wish back."""
+        txn = Txn((), (Delete(self.keys.drain(name)),))
+        self.world.kv.apply(txn, self.world.now_ns)
+
+    @property
+    def replicas_wanted(self) -> int:
+        """How many replicas a shard is to have."""
+        return self._wishes.replicas
+
+    @property
+    def min_in_sync(self) -> int:
+        """How many members have to hold an entry at least."""
+        return self._wishes.min_in_sync
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The machines of living servers."""
+        return [server.node for server in self.servers.values() if server.alive]
 
     def add_spare(self, name: str) -> Process:
         """One more server, which serves no shard, and is the coordinator when this returns."""
-        self._add_server(name, ClusterWishes(), ALL_GUARDS)
-        node, process = self.nodes[-1], self.world.processes[name]
-        key = self.keys.coordinator_leader
+        self.drain(name)
+        server = self.start_server(name, wishes=ClusterWishes())
+        controller, key = server.node.controller, self.keys.coordinator_leader
 
         def elected() -> bool:
-            held = self.world.kv.apply(Read(key), self.world.now_ns).items
-            if held and not node.controller.elected and f'"{name}"'.encode() not in held[0].value:
+            held = self._read(key)
+            if held and not controller.elected and f'"{name}"'.encode() not in held[0].value:
                 self.world.kv.apply(Txn((), (Delete(key),)), self.world.now_ns)
-            return node.controller.elected
+            return controller.elected
 
         assert self.world.run_until(elected), "the spare server was not elected"
-        return process
+        return server.process
 
     def _placed(self) -> bool:
+        """Does every shard have a primary that serves it?"""
         routing = self.routing()
-        served = sum(len(node.shards) for node in self.nodes)
-        return routing is not None and served == routing.shards
+        if routing is None:
+            return False
+        serving = {
+            (held.process_id, number)
+            for number in range(routing.shards)
+            for held in self.replicas(number)
+            if held.role == "primary"
+        }
+        return all((owner.process, n) in serving for n, owner in enumerate(routing.owners))
+
+    # -- what etcd says
+
+    def _read(self, key: bytes, *, prefix: bool = False) -> tuple[KeyValue, ...]:
+        return self.world.kv.apply(Read(key, prefix=prefix), self.world.now_ns).items
 
     def routing(self) -> Routing | None:
         """The routing as etcd has it now."""
-        result = self.world.kv.apply(Read(self.keys.prefix, prefix=True), self.world.now_ns)
-        return routing_from(result.items, self.keys)
+        return routing_from(self._read(self.keys.prefix, prefix=True), self.keys)
+
+    def records(self) -> dict[int, ShardRecord]:
+        """The shards' records, by number."""
+        items = self._read(self.keys.shards, prefix=True)
+        records = [ShardRecord.from_bytes(item.value, item.key) for item in items]
+        return {record.shard: record for record in records}
+
+    def leaders(self) -> dict[int, int]:
+        """By shard: the lease that its leader key hangs on."""
+        found: dict[int, int] = {}
+        for item in self._read(self.keys.leaders, prefix=True):
+            located = self.keys.locate(item.key)
+            if located is not None:
+                found[located.number] = item.lease
+        return found
+
+    def open_intents(self) -> list[int]:
+        """The numbers of the intents that have not been executed."""
+        items = self._read(self.keys.intents, prefix=True)
+        records = [IntentRecord.from_bytes(item.value, item.key) for item in items]
+        return [record.number for record in records if record.state == "open"]
+
+    def coordinator(self) -> str:
+        """The name of the coordinator; "" while there is none."""
+        elected = [s.name for s in self.servers.values() if s.alive and s.node.controller.elected]
+        return elected[0] if elected else ""
+
+    # -- replicas
+
+    def replicas(self, number: int) -> list[Held]:
+        """What living servers hold of a shard."""
+        found = []
+        for server in self.servers.values():
+            replica = server.node.replicas.get(number) if server.alive else None
+            if replica is not None and replica.shard is not None:
+                role = str(replica.role)
+                found.append(Held(server.name, server.process_id, role, replica.shard))
+        return found
+
+    def lost_shards(self) -> tuple[int, ...]:
+        """The shards all of whose in-sync members are dead."""
+        return self.would_lose("")
+
+    def would_lose(self, name: str) -> tuple[int, ...]:
+        """The shards that have no living in-sync member but, at most, this server."""
+        alive = {s.process_id for s in self.servers.values() if s.alive and s.name != name}
+        return tuple(
+            shard
+            for shard, record in self.records().items()
+            if record.in_sync and not any(member.process in alive for member in record.in_sync)
+        )
+
+    def settled(self) -> bool:
+        """Has every shard all its replicas, in the same state, and a primary with its key?"""
+        return not self.unsettled()
+
+    def unsettled(self) -> list[str]:
+        """What is missing for the cluster to be at rest, by shard."""
+        leaders = self.leaders()
+        leases = {s.process_id: s.node.membership.lease for s in self.servers.values() if s.alive}
+        found = []
+        for shard, record in self.records().items():
+            lease = leaders.get(shard, 0)
+            why = self._why_unsettled(record, held=lease, own=leases.get(record.primary_process, 0))
+            if why:
+                members = " ".join(f"{m.server}({m.process})" for m in record.in_sync)
+                epoch = f"{record.epoch.incarnation}.{record.epoch.counter}"
+                at = f"epoch {epoch}, primary {record.primary or '-'}, in sync {members}"
+                found.append(f"shard {shard}: {why} ({at})")
+        return found
+
+    def _why_unsettled(self, record: ShardRecord, *, held: int, own: int) -> str:
+        """`held`: the lease that the leader key hangs on, `own`: the primary's."""
+        members = {member.process for member in record.in_sync}
+        replicas = [h for h in self.replicas(record.shard) if h.process_id in members]
+        if not any(
+            h.role == "primary" and h.process_id == record.primary_process for h in replicas
+        ):
+            return "no primary is at work"
+        if not held or held != own:
+            return "its primary does not hold the leader key"
+        if len(replicas) != len(members):
+            return "an in-sync member is dead"
+        if {member.server for member in record.in_sync} != set(record.desired):
+            return f"it should be on {' '.join(record.desired)}"
+        if len({h.shard.lsn for h in replicas}) != 1:
+            return f"its replicas stand at {[h.shard.lsn for h in replicas]}"
+        return ""
+
+    def digests(self, table: int) -> list[str]:
+        """The table's digest on every shard's primary, in the order of shards."""
+        primaries = [
+            held.shard
+            for number in sorted(self.records())
+            for held in self.replicas(number)
+            if held.role == "primary"
+        ]
+        return [shard.tables[table].digest() for shard in primaries]
+
+    # -- tables, jobs and workers
 
     def create_table(self, number: int, spec: SparseSpec | DenseSpec) -> TableHandle:
         """Make a table known to all shards."""
+        return self.create_tables({number: spec})[0]
+
+    def create_tables(self, specs: Mapping[int, SparseSpec | DenseSpec]) -> list[TableHandle]:
+        """Make tables known to all shards, by their numbers."""
         client = self._client("creator", _idle)
-        text = spec.to_json().encode()
-        shards = client.session.routing.order
-        step = Step(Kind.OPEN_TABLE, shards, client.session.worker, table=number, text=text)
-        client.broadcast(step)
-        assert self.world.run_until(lambda: client.finished), "the table was not created"
+        shards, nobody = client.session.routing.order, client.session.worker
+        for number, spec in specs.items():
+            text = spec.to_json().encode()
+            client.broadcast(Step(Kind.OPEN_TABLE, shards, nobody, table=number, text=text))
+        assert self.world.run_until(lambda: client.finished), "the tables were not created"
         assert client.error is None, client.error
-        return TableHandle(number, spec)
+        return [TableHandle(number, spec) for number, spec in specs.items()]
 
     def spawn(self, job: JobSpec, rank: int, incarnation: int, program: Program) -> SimWorker:
         """Start a worker process."""
@@ -293,11 +327,11 @@ class SimCluster:
         self.workers.append(worker)
         return worker
 
-    def _client(self, name: str, program: Program) -> SimWorker:
+    def _client(self, host: str, program: Program) -> SimWorker:
         routing = self.routing()
         assert routing is not None
         self._spawned += 1
-        return SimWorker(self.world, routing, f"{name}-{self._spawned}", program)
+        return SimWorker(self.world, routing, f"{host}-{self._spawned}", program, host=host)
 
     def register(self, job: JobSpec) -> None:
         """Write the job's record to etcd, where the coordinator looks for it."""
@@ -318,13 +352,13 @@ class SimCluster:
     def intent(self, number: int) -> IntentRecord:
         """An intent as it stands in etcd."""
         key = self.keys.intent(number)
-        (item,) = self.world.kv.apply(Read(key), self.world.now_ns).items
+        (item,) = self._read(key)
         return IntentRecord.from_bytes(item.value, key)
 
     def draw_incarnation(self, job: JobSpec, rank: int) -> int:
         """The number of a new process of this rank."""
         key = self.keys.rank(job.name, rank)
-        items = self.world.kv.apply(Read(key), self.world.now_ns).items
+        items = self._read(key)
         number = read_counter(items[0].value if items else None, key) + 1
         self.put(key, counter_bytes(number))
         return number
@@ -333,7 +367,7 @@ class SimCluster:
         """Write to etcd, as a client would."""
         self.world.kv.apply(Txn((), (Put(key, value),)), self.world.now_ns)
 
-    def read(self, table: TableHandle, keys: Any = None) -> Any:
+    def read(self, table: TableHandle, keys: Any = None, limit_s: float = 600.0) -> Any:
         """What a client that is no worker pulls."""
         found: list[Any] = []
 
@@ -342,7 +376,7 @@ class SimCluster:
 
         client = self._client("reader", program)
         client.read()
-        assert self.run([client]), "the table cannot be read"
+        assert self.run([client], limit_s), "the table cannot be read"
         assert client.error is None, client.error
         return found[0]
 
@@ -350,8 +384,3 @@ class SimCluster:
         """Run until these workers are done; False when time is over."""
         done = lambda: all(worker.finished or worker.process.killed for worker in workers)  # noqa: E731
         return self.world.run_until(done, limit_s)
-
-    def digests(self, table: int) -> list[str]:
-        """The table's digest on every shard, in the order of shards."""
-        by_shard = {n: s for node in self.nodes for n, s in node.shards.items()}
-        return [by_shard[number].tables[table].digest() for number in sorted(by_shard)]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from resilient_ps.chaos.history import History
-from resilient_ps.chaos.sim.cluster import Operation, Pull, Push, SimWorker, Tick, Together, Wait
+from resilient_ps.chaos.sim.worker import Operation, Pull, Push, SimWorker, Tick, Together, Wait
 from resilient_ps.messages import Keys
 from resilient_ps.split import TableHandle
 

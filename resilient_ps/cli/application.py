@@ -6,11 +6,14 @@ import typer
 
 from resilient_ps import __version__
 from resilient_ps.cli.bench.command import bench
+from resilient_ps.cli.chaos import chaos
 from resilient_ps.cli.demo import demo
+from resilient_ps.cli.drain import drain, unless_subcommand
 from resilient_ps.cli.job import job
 from resilient_ps.cli.local import local
 from resilient_ps.cli.options import HELP
 from resilient_ps.cli.server import server
+from resilient_ps.cli.simulate import simulate
 from resilient_ps.cli.status import status
 from resilient_ps.cli.table import table
 from resilient_ps.cli.train import train
@@ -33,12 +36,19 @@ app = typer.Typer(
 )
 app.command(short_help="Train on real data with several processes.")(demo)
 app.command(short_help="Run a cluster on this machine until Ctrl-C.")(local)
-app.command(short_help="Serve shards of a cluster.")(server)
+servers = typer.Typer(invoke_without_command=True, **HELP)
+servers.callback(short_help="Serve shards of a cluster.")(unless_subcommand(server))
+servers.command(short_help="Move everything away from a server.")(drain)
+app.add_typer(servers, name="server")
 app.command(short_help="Run workers of a training job.")(train)
 app.command(short_help="Show what a cluster is doing.")(status)
 app.add_typer(table, name="table")
 app.add_typer(job, name="job")
 app.command(short_help="Measure this machine.")(bench)
+app.command(short_help="Test all promises under faults, in virtual time.")(simulate)
+app.add_typer(
+    chaos, name="chaos", short_help="Hurt real processes, and measure what becomes of it."
+)
 
 
 @app.command()

@@ -23,7 +23,7 @@ from resilient_ps.cli.plan import Model, TrainPlan
 from resilient_ps.cli.progress import Watcher
 from resilient_ps.cli.samples import file_samples, flight_samples
 from resilient_ps.cli.workers import MAX_WORKERS
-from resilient_ps.consistency import parse_consistency
+from resilient_ps.consistency import BSP, parse_consistency
 from resilient_ps.data.batch import MAX_BATCH_ROWS
 from resilient_ps.errors import BadInput
 from resilient_ps.models import LogisticRegression
@@ -71,6 +71,10 @@ def demo(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Shuffle the rows in every epoch.")
     ] = None,
+    kill: Annotated[
+        bool,
+        typer.Option("--kill", help="Train once more, and kill a server in the middle."),
+    ] = False,
     coordination: CoordinationOption = Coordination.AUTO,
     sklearn: Annotated[
         bool, typer.Option("--sklearn/--no-sklearn", help="Compare with scikit-learn.")
@@ -84,10 +88,15 @@ def demo(
     held out. Servers, workers and coordination are processes of their own on this machine; all of
     it is gone at the end. Exit code 1: the AUC is more than 0.005 below scikit-learn's.
 
+    With --kill the training is run twice: undisturbed, and with a server killed in the middle
+    (SIGKILL) and started again a little later. With --consistency bsp both must end with the same
+    model, byte for byte; otherwise with the same quality. Exit code 1: they do not.
+
     \b
     Examples:
         resilient-ps demo
         resilient-ps demo --consistency bsp --servers 2 --workers 2
+        resilient-ps demo --kill --consistency bsp
         resilient-ps demo --dataset clicks.svm.gz --epochs 3 --json
         resilient-ps demo --dataset train.csv --test-file test.csv --no-sklearn
         resilient-ps demo --validation --lr 0.05 --l2 300 --epochs 4
@@ -95,6 +104,8 @@ def demo(
     parse_consistency(consistency)
     if validation and dataset is not None:
         raise BadInput("--validation is for the flights: with --dataset give --test-file")
+    if kill and servers < 2:
+        raise BadInput("--kill needs at least 2 --servers: another one has to go on")
     watcher = Watcher()
     with watcher.stage(f"reading {dataset or 'the flights of New York 2013'}") as stage:
         samples = (
@@ -115,7 +126,7 @@ def demo(
         batch_size=batch_size or FLIGHTS_BATCH_SIZE,
         seed=seed,
     )
-    settings = Settings(servers, workers, coordination, plan, c, compare=sklearn)
+    settings = Settings(servers, workers, coordination, plan, c, compare=sklearn, kill=kill)
     result = demonstrate(settings, samples, watcher)
     if json:
         print_json(result)
@@ -151,21 +162,28 @@ def _plan(
 
 
 def _print(result: dict[str, Any]) -> None:
-    loss, other = f"{result['logloss']:.4f}", result["logloss_sklearn"]
+    calm = result.get("undisturbed")
+    columns = ["", "resilient-ps", "scikit-learn"]
+    if calm is not None:
+        columns[1:2] = ["undisturbed", f"{result['killed']['server']} killed"]
     rows = [
-        ("held-out AUC", _number(result["auc"]), _number(result["auc_sklearn"])),
-        ("held-out log loss", loss, _number(other)),
+        (
+            text,
+            *([] if calm is None else [_number(calm[name])]),
+            _number(result[name]),
+            _number(result[f"{name}_sklearn"]),
+        )
+        for text, name in (("held-out AUC", "auc"), ("held-out log loss", "logloss"))
     ]
-    out = results()
-    out.print(
-        grid("", ["", "resilient-ps", "scikit-learn"], rows, right="resilient-ps,scikit-learn")
-    )
+    results().print(grid("", columns, rows, right=",".join(columns[1:])))
     print(
         f"{result['samples']:,} samples in {result['seconds']:.1f} s: "
         f"{result['samples_per_s']:,.0f} samples/s with {result['servers']} servers and "
         f"{result['workers']} workers, {result['consistency']}, coordination "
         f"{result['coordination']}"
     )
+    if calm is not None and calm["digest"] == result["digest"]:
+        print(f"both models are byte-identical (sha256 {result['digest'][:16]}...)")
 
 
 def _number(value: float | None) -> str:
@@ -174,6 +192,29 @@ def _number(value: float | None) -> str:
 
 def verdict(result: dict[str, Any]) -> str | None:
     """What is wrong with the result; None when it is as good as it should be."""
+    return _verdict_on_the_kill(result) or _verdict_on_the_quality(result)
+
+
+def _verdict_on_the_kill(result: dict[str, Any]) -> str | None:
+    calm = result.get("undisturbed")
+    if calm is None:
+        return None
+    if isinstance(parse_consistency(result["consistency"]), BSP):
+        if calm["digest"] == result["digest"]:
+            return None
+        return (
+            f"the model (sha256 {result['digest'][:16]}...) is not that of the undisturbed run "
+            f"({calm['digest'][:16]}...): under BSP they must be byte-identical; please report this"
+        )
+    if calm["auc"] is None or abs(calm["auc"] - result["auc"]) <= AUC_TOLERANCE:
+        return None
+    return (
+        f"the AUC {result['auc']:.4f} differs from that of the undisturbed run, {calm['auc']:.4f}, "
+        f"by more than {AUC_TOLERANCE}"
+    )
+
+
+def _verdict_on_the_quality(result: dict[str, Any]) -> str | None:
     ours, theirs = result["auc"], result["auc_sklearn"]
     if ours is None or theirs is None or ours >= theirs - AUC_TOLERANCE:
         return None

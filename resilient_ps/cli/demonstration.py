@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import select
 import subprocess
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from resilient_ps.cli import baseline
 from resilient_ps.cli.interrupts import INTERRUPTS
+from resilient_ps.cli.killing import Killing
 from resilient_ps.cli.local import IN_MEMORY, load_kernels, running
 from resilient_ps.cli.options import Coordination
 from resilient_ps.cli.plan import TrainPlan
-from resilient_ps.cli.progress import Watcher
+from resilient_ps.cli.progress import MARK_S, Watcher, marks_of
 from resilient_ps.cli.running import ServerWatch, Trained, train_together
 from resilient_ps.cli.samples import Samples
 from resilient_ps.cli.workers import WorkerGroup
@@ -26,6 +30,7 @@ from resilient_ps.client.tables import SparseTable
 from resilient_ps.coordinator.runtime.spawn import spawn
 from resilient_ps.errors import Unavailable
 from resilient_ps.models import Evaluation, LogisticRegression
+from resilient_ps.models.logistic import BIAS_KEY
 from resilient_ps.runtime.local import LocalCluster
 
 CLUSTER = "demo"
@@ -36,7 +41,8 @@ LOG_TAIL_BYTES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is asked for. `compare`: with scikit-learn, whose C is `sklearn_c`."""
+    """What is asked for. `compare`: with scikit-learn, whose C is `sklearn_c`. `kill`: train once
+    undisturbed, and once more while a server is killed."""
 
     servers: int
     workers: int
@@ -44,6 +50,7 @@ class Settings:
     plan: TrainPlan
     sklearn_c: float
     compare: bool
+    kill: bool = False
 
 
 def demonstrate(settings: Settings, samples: Samples, watcher: Watcher) -> dict[str, Any]:
@@ -62,16 +69,17 @@ def demonstrate(settings: Settings, samples: Samples, watcher: Watcher) -> dict[
         etcd = ",".join(processes.endpoints)
         client = stack.enter_context(connect(etcd, CLUSTER, deadline_s=DEADLINE_S))
         plan = dataclasses.replace(settings.plan, dataset=str(files.train))
-        trained = _train(settings, plan, client, processes, len(samples.train), watcher)
-        found = _evaluate(client, plan, samples, watcher)
+        show = _Show(settings, plan, client, processes, samples, watcher)
+        calm = show.train_undisturbed() if settings.kill else None
+        act = show.train()
         compared = _compare(files, settings, watcher)
     return {
-        "samples": trained.samples,
-        "seconds": round(trained.seconds, 3),
-        "samples_per_s": round(trained.samples_per_s, 1),
-        "auc": found.auc,
+        "samples": act.trained.samples,
+        "seconds": round(act.trained.seconds, 3),
+        "samples_per_s": round(act.trained.samples_per_s, 1),
+        "auc": act.found.auc,
         "auc_sklearn": compared.get("auc"),
-        "logloss": found.logloss,
+        "logloss": act.found.logloss,
         "servers": settings.servers,
         "workers": settings.workers,
         "coordination": kind,
@@ -82,6 +90,8 @@ def demonstrate(settings: Settings, samples: Samples, watcher: Watcher) -> dict[
         "training_rows": len(samples.train),
         "held_out_rows": len(samples.test),
         "data": samples.what,
+        "digest": act.digest,
+        **({} if calm is None else {"killed": act.killed, "undisturbed": calm.as_json()}),
     }
 
 
@@ -96,47 +106,105 @@ class _Files:
         samples.test.save(self.test)
 
 
-def _train(
-    settings: Settings,
-    plan: TrainPlan,
-    client: Client,
-    processes: LocalCluster,
-    rows: int,
-    watcher: Watcher,
-) -> Trained:
-    assert processes.folder is not None
-    etcd = ",".join(processes.endpoints)
-    with (
-        closing(ServerWatch(client, plan.job)) as servers,
-        WorkerGroup(
+@dataclass(frozen=True, slots=True)
+class _Act:
+    """One training from the beginning to the end. `digest`: of all weights."""
+
+    trained: Trained
+    found: Evaluation
+    digest: str
+    killed: dict[str, Any] | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "samples": self.trained.samples,
+            "seconds": round(self.trained.seconds, 3),
+            "samples_per_s": round(self.trained.samples_per_s, 1),
+            "auc": self.found.auc,
+            "logloss": self.found.logloss,
+            "digest": self.digest,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Show:
+    """Trains on a cluster that runs."""
+
+    settings: Settings
+    plan: TrainPlan
+    client: Client
+    processes: LocalCluster
+    samples: Samples
+    watcher: Watcher
+
+    def train(self) -> _Act:
+        """With a kill in the middle, if that is asked for."""
+        return self._act(self.plan, kill=self.settings.kill)
+
+    def train_undisturbed(self) -> _Act:
+        """Nothing but the result is left of it."""
+        self.watcher.say("first without disturbance:")
+        plan = dataclasses.replace(self.plan, job=f"{self.plan.job}-undisturbed")
+        act = self._act(plan, kill=False)
+        assert plan.table is not None
+        self.client.drop_table(plan.table)
+        self.watcher.say("and now with a server that is killed in the middle:")
+        return act
+
+    def _act(self, plan: TrainPlan, *, kill: bool) -> _Act:
+        trained, killed = self._train(plan, kill=kill)
+        table = self._table(plan)
+        digest = _digest(table, self.samples)
+        return _Act(trained, self._evaluate(table), digest, killed)
+
+    def _train(self, plan: TrainPlan, *, kill: bool) -> tuple[Trained, dict[str, Any] | None]:
+        settings, watcher, folder = self.settings, self.watcher, self.processes.folder
+        assert folder is not None
+        etcd = ",".join(self.processes.endpoints)
+        total = len(self.samples.train) * plan.epochs
+        servers = ServerWatch(self.client, plan.job)
+        killing = Killing(self.processes, servers, watcher, total) if kill else None
+        with WorkerGroup(
             plan,
             settings.workers,
             etcd=etcd,
             cluster=CLUSTER,
-            folder=processes.folder,
+            folder=folder,
             deadline_s=DEADLINE_S,
-        ) as group,
-    ):
-        with watcher.stage(f"starting {settings.workers} workers") as stage:
-            group.start()
-            stage.done = f"{settings.workers} workers are ready"
-        trained = train_together(group, servers, watcher, rows * plan.epochs)
-    watcher.say(
-        f"trained on {trained.samples:,} samples ({plan.epochs} epochs, {plan.consistency}), "
-        f"{trained.samples_per_s:,.0f} samples/s ({trained.seconds:.1f} s)"
-    )
-    return trained
+            say=watcher.say,
+        ) as group:
+            with watcher.stage(f"starting {settings.workers} workers") as stage:
+                group.start()
+                stage.done = f"{settings.workers} workers are ready"
+            disturb = None if killing is None else killing.look
+            trained = train_together(group, servers, watcher, total, disturb)
+        watcher.say(
+            f"trained on {trained.samples:,} samples ({plan.epochs} epochs, {plan.consistency}), "
+            f"{trained.samples_per_s:,.0f} samples/s ({trained.seconds:.1f} s)"
+        )
+        if killing is None:
+            return trained, None
+        watcher.say(f"samples/s, every {MARK_S:g} s: {marks_of(trained.rates)}")
+        return trained, killing.finish()
 
-
-def _evaluate(client: Client, plan: TrainPlan, samples: Samples, watcher: Watcher) -> Evaluation:
-    assert plan.table is not None
-    with watcher.stage("evaluating on the rows held out") as stage:
-        table = client.table(plan.table)
+    def _table(self, plan: TrainPlan) -> SparseTable:
+        assert plan.table is not None
+        table = self.client.table(plan.table)
         assert isinstance(table, SparseTable)
-        found = LogisticRegression(plan.table).evaluate(table, samples.test)
-        auc = "not defined (one class only)" if found.auc is None else f"{found.auc:.4f}"
-        stage.done = f"held out: AUC {auc}, log loss {found.logloss:.4f}"
-    return found
+        return table
+
+    def _evaluate(self, table: SparseTable) -> Evaluation:
+        with self.watcher.stage("evaluating on the rows held out") as stage:
+            found = LogisticRegression(table.name).evaluate(table, self.samples.test)
+            auc = "not defined (one class only)" if found.auc is None else f"{found.auc:.4f}"
+            stage.done = f"held out: AUC {auc}, log loss {found.logloss:.4f}"
+        return found
+
+
+def _digest(table: SparseTable, samples: Samples) -> str:
+    """SHA-256 of all keys of the model and their weights, bit for bit."""
+    keys = np.union1d(samples.train.keys, np.array([BIAS_KEY], np.uint64))
+    return hashlib.sha256(keys.tobytes() + table.pull(keys).tobytes()).hexdigest()
 
 
 def _compare(files: _Files, settings: Settings, watcher: Watcher) -> dict[str, Any]:

@@ -15,12 +15,15 @@ from resilient_ps.cli.options import (
     Coordination,
     CoordinationOption,
     JsonOption,
+    MinInSyncOption,
+    ReplicasOption,
     ServersOption,
     print_json,
 )
 from resilient_ps.cli.output import remark, shout
 from resilient_ps.cli.progress import Watcher
-from resilient_ps.runtime.local import LocalCluster
+from resilient_ps.engine import ENGINE
+from resilient_ps.runtime.local import REPLICAS, LocalCluster
 from resilient_ps.tables.warm_up import warm_up
 
 POLL_S = 0.2
@@ -39,6 +42,8 @@ def local(
     shards: Annotated[
         int, typer.Option(min=0, max=1024, help="Number of shards; 0: 4 per server.")
     ] = 0,
+    replicas: ReplicasOption = REPLICAS,
+    min_in_sync: MinInSyncOption = 1,
     json: JsonOption = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C, and say how to connect to it.
@@ -50,11 +55,19 @@ def local(
     Examples:
         resilient-ps local
         resilient-ps local --servers 2 --coordination embedded
+        resilient-ps local --servers 3 --replicas 3 --min-in-sync 2
         resilient-ps local --json      # then read one line of JSON, and work
     """
+    processes = LocalCluster(
+        servers,
+        replicas=replicas,
+        min_in_sync=min_in_sync,
+        cluster=cluster,
+        prefer=coordination.value,
+        flags=["--shards", str(shards)],
+    )
     load_kernels(Watcher())
-    with running(LocalCluster(servers, cluster=cluster, prefer=coordination.value,
-                              flags=["--shards", str(shards)])) as processes:  # fmt: skip
+    with running(processes):
         try:
             if json:
                 print_json(_as_json(processes))
@@ -69,7 +82,11 @@ def load_kernels(watcher: Watcher) -> None:
     """Compile them before several servers do so at once: the first time takes up to a minute."""
     with watcher.stage("loading kernels (the first time on a machine, compiling them)") as stage:
         warmed = warm_up()
-        stage.done = f"kernels are ready: {warmed.compiled} compiled, {warmed.loaded} loaded"
+        stage.done = (
+            f"{ENGINE} kernels are ready: {warmed.compiled} compiled, {warmed.loaded} loaded"
+        )
+        if ENGINE == "native":
+            stage.done = "native kernels are ready"
 
 
 @contextmanager
@@ -115,8 +132,8 @@ def _watch(processes: LocalCluster) -> None:
     gone: set[str] = set()
     while len(gone) < len(processes.servers):
         time.sleep(POLL_S)
-        for server in processes.servers:
-            if server.name not in gone and not server.is_alive():
+        for server in processes.dead():
+            if server.name not in gone:
                 gone.add(server.name)
                 shout(f"server {server.name} has ended (exit code {server.wait()}): {server.log}")
                 remark(server.log_tail())

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from resilient_ps.cli.exits import EXIT_INTERRUPTED, run
+from resilient_ps.cli.exits import run
 from resilient_ps.cli.interrupts import INTERRUPTS
 
 
@@ -27,18 +27,19 @@ def main() -> None:
     INTERRUPTS.install()
     code = run(application)
     INTERRUPTS.ignore()
-    if code == EXIT_INTERRUPTED:
-        _leave_at_once()
-    sys.exit(code)
+    _leave_at_once(code)
 
 
-def _leave_at_once() -> NoReturn:
-    """The exit code is ours: after an interrupt within `exec`, Python would kill itself instead."""
+def _leave_at_once(code: int) -> NoReturn:
+    """Without taking the interpreter apart, which lasts half a second with compiled kernels in it.
+
+    The exit code is ours, too: after an interrupt within `exec`, Python would kill itself instead.
+    """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os._exit(EXIT_INTERRUPTED)
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+
+from resilient_ps.coordinator.placement import MAX_REPLICAS
 
 HELP: dict[str, Any] = {
     "add_completion": False,
@@ -23,6 +29,13 @@ class Coordination(StrEnum):
     AUTO = "auto"
     ETCD = "etcd"
     EMBEDDED = "embedded"
+
+
+class Scheduling(StrEnum):
+    """Which rank reads which part of the data."""
+
+    STATIC = "static"
+    DYNAMIC = "dynamic"
 
 
 ClusterOption = Annotated[
@@ -47,6 +60,24 @@ LogLevelOption = Annotated[str, typer.Option("--log-level", help="debug, info, w
 ServersOption = Annotated[
     int, typer.Option("--servers", min=1, max=64, help="Server processes to start.")
 ]
+ReplicasOption = Annotated[
+    int,
+    typer.Option(
+        "--replicas",
+        min=1,
+        max=MAX_REPLICAS,
+        help="Servers that hold each shard, as far as there are so many; fixed for ever.",
+    ),
+]
+MinInSyncOption = Annotated[
+    int,
+    typer.Option(
+        "--min-in-sync",
+        min=1,
+        max=MAX_REPLICAS,
+        help="Servers that must hold a write before it is acknowledged; with fewer, writes wait.",
+    ),
+]
 CoordinationOption = Annotated[
     Coordination,
     typer.Option(
@@ -64,6 +95,41 @@ FormatOption = Annotated[
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The cluster that a command is about, and how long a call to it may take."""
+
+    etcd: str
+    cluster: str
+    deadline_s: float
+
+
+def on_cluster(deadline_s: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """For a command with a parameter `where`: it becomes --cluster, --etcd and --deadline."""
+
+    def make(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(*, cluster: str, etcd: str, deadline: float, **options: Any) -> None:
+            command(where=Where(etcd, cluster, deadline), **options)
+
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        named = [
+            _option("cluster", ClusterOption, "default"),
+            _option("etcd", EtcdOption, "127.0.0.1:2379"),
+            _option("deadline", DeadlineOption, deadline_s),
+        ]
+        parameters = [*named, *[each for each in own if each.name != "where"]]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return run
+
+    return make
+
+
+def _option(name: str, kind: Any, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 def print_json(value: Any) -> None:

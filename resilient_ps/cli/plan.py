@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from resilient_ps.data import Dataset, DenseBatch, open_dataset
+from resilient_ps.data.shards import Schedule
 from resilient_ps.errors import BadInput
 from resilient_ps.models import (
     MLP,
@@ -44,6 +45,9 @@ class TrainPlan:
     format: str = "auto"
     batch_size: int = DEFAULT_BATCH_SIZE
     epochs: int = 1
+    schedule: Schedule = "static"
+    data_shards: int | None = None
+    evict_after: float | None = None
     table: str | None = None
     optimiser: str | None = None
     lr: float | None = None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,6 +20,9 @@ LINE_EVERY_S = 3.0
 DRAWN_PER_S = 5
 RATE_OVER_S = 3.0
 BAR_COLUMNS = 30
+MARK_S = 0.5
+MARKS_SHOWN = 60
+MARKS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass
@@ -31,18 +34,34 @@ class Training:
     ranks: dict[int, Told] = field(default_factory=dict)
     server_rates: dict[str, float] = field(default_factory=dict)
     clocks: dict[int, int] = field(default_factory=dict)  # what servers say is better than `ranks`
+    shard_states: dict[str, int] = field(default_factory=dict)  # how many are in which state
     loss: float | None = None
+    longest_s: float = 0.0  # of all that was told: the longest that a batch took
+    rates: list[float] = field(default_factory=list)  # samples per second, every `MARK_S`
+    _marked: tuple[float, int] | None = None
+    _firsts: dict[int, Told] = field(default_factory=dict)
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
     def take(self, news: Iterable[Told]) -> None:
-        """Take in what was told since the last time."""
+        """Take in what was told since the last time.
+
+        What a rank's processes did one after the other is what the rank has done.
+        """
         rows, loss_sum = 0, 0.0
         for told in news:
-            self.ranks[told.rank] = told
+            first = self._firsts.setdefault(told.rank, told)
+            before = told.earlier - first.earlier
+            begun_s = told.begun_s and min(told.begun_s, self._begun_s(told))
+            self.ranks[told.rank] = replace(told, samples=before + told.samples, begun_s=begun_s)
+            self.longest_s = max(self.longest_s, told.longest_s)
             rows += told.rows
             loss_sum += told.loss * told.rows
         if rows:
             self.loss = loss_sum / rows
+
+    def _begun_s(self, told: Told) -> float:
+        known = self.ranks.get(told.rank)
+        return known.begun_s if known is not None and known.begun_s else told.begun_s
 
     @property
     def samples(self) -> int:
@@ -52,6 +71,7 @@ class Training:
     def look(self, now_s: float) -> Look:
         """The numbers to show. The rate is that of the last seconds."""
         samples = self.samples
+        self._mark(now_s, samples)
         self._seen.append((now_s, samples))
         while len(self._seen) > 2 and now_s - self._seen[0][0] > RATE_OVER_S:
             self._seen.popleft()
@@ -65,6 +85,19 @@ class Training:
         known = self.clocks or {told.rank: told.clock for told in self.ranks.values()}
         clocks = sorted((clock, rank) for rank, clock in known.items())
         return Look(samples, self.total, rate, self.loss, clocks, now_s - self.begun_s, left_s)
+
+    def _mark(self, now_s: float, samples: int) -> None:
+        since_s, before = self._marked or (self.begun_s, 0)
+        if self._marked is None or now_s - since_s >= MARK_S:
+            if self._marked is not None:
+                self.rates.append(max(0, samples - before) / (now_s - since_s))
+            self._marked = now_s, samples
+
+
+def marks_of(rates: Sequence[float]) -> str:
+    """A picture of rates: one block each, as high as its share of the highest."""
+    most = max(rates, default=0.0) or 1.0
+    return "".join(MARKS[min(int(rate / most * len(MARKS)), len(MARKS) - 1)] for rate in rates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +154,12 @@ class Watcher:
         """Draw the training, or write a line if it is time for one."""
         now_s = time.monotonic()
         if self._display is not None:
-            self._display.update(_drawing(training.look(now_s), training.server_rates))
+            self._display.update(_drawing(training.look(now_s), training))
         elif now_s >= self._line_at_s:
             self._line_at_s = now_s + LINE_EVERY_S
-            self.say(_line(training.look(now_s), training.server_rates))
+            self.say(_line(training.look(now_s), training))
+        else:
+            training.look(now_s)
 
 
 class Stage:
@@ -134,7 +169,7 @@ class Stage:
         self.done = doing
 
 
-def _drawing(look: Look, servers: dict[str, float]) -> RenderableType:
+def _drawing(look: Look, training: Training) -> RenderableType:
     first = Table.grid(padding=(0, 1))
     bar = ProgressBar(
         total=look.total, completed=look.samples, width=BAR_COLUMNS, pulse=look.total is None
@@ -143,19 +178,25 @@ def _drawing(look: Look, servers: dict[str, float]) -> RenderableType:
     second = Text.assemble(("  rate    ", "dim"), _rate(look), ("   loss ", "dim"), _loss(look))
     third = Text.assemble(("  clocks  ", "dim"), _clocks(look))
     drawn: list[RenderableType] = [first, second, third]
-    if servers:
-        drawn.append(Text.assemble(("  servers ", "dim"), _server_rates(servers)))
+    if training.server_rates:
+        drawn.append(Text.assemble(("  servers ", "dim"), _server_rates(training.server_rates)))
+    if training.shard_states:
+        drawn.append(Text.assemble(("  shards  ", "dim"), _shard_states(training.shard_states)))
+    if training.rates:
+        recent = marks_of(training.rates[-MARKS_SHOWN:])
+        drawn.append(Text.assemble(("          ", "dim"), (recent, "green")))
     return Group(*drawn)
 
 
-def _line(look: Look, servers: dict[str, float]) -> str:
+def _line(look: Look, training: Training) -> str:
     parts = [
         f"training: {look.samples:,} samples",
         _share(look),
         _rate(look),
         f"loss {_loss(look)}",
         f"clocks {_clocks(look)}",
-        _server_rates(servers) if servers else "",
+        _server_rates(training.server_rates) if training.server_rates else "",
+        f"shards {_shard_states(training.shard_states)}" if training.shard_states else "",
         _times(look),
     ]
     return ", ".join(part for part in parts if part)
@@ -193,3 +234,7 @@ def _clocks(look: Look) -> str:
 def _server_rates(servers: dict[str, float]) -> str:
     rates = "  ".join(f"{name} {rate:,.0f}" for name, rate in sorted(servers.items()))
     return f"log entries/s {rates}"
+
+
+def _shard_states(states: dict[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from resilient_ps.cli.progress import Training, Watcher
 from resilient_ps.cli.worker import Told
 from resilient_ps.cli.workers import WorkerGroup
 from resilient_ps.client.connection import Client
-from resilient_ps.client.inspect import ServerProbe, ask_all
+from resilient_ps.client.report import ClusterReport, inspect_cluster
+from resilient_ps.errors import RetryLater
 
 LISTEN_S = 0.1
 ASK_SERVERS_EVERY_S = 1.0
@@ -20,12 +21,16 @@ ASK_DEADLINE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """`seconds`: from the first worker's beginning to the last one's end."""
+    """`seconds`: from the first worker's beginning to the last one's end.
+
+    `rates`: samples per second, every half a second, where that was watched.
+    """
 
     samples: int
     seconds: float
     loss: float | None
     ranks: tuple[Told, ...]
+    rates: tuple[float, ...] = ()
 
     @property
     def samples_per_s(self) -> float:
@@ -33,51 +38,61 @@ class Trained:
 
 
 class ServerWatch:
-    """What the servers say of a job, asked again and again."""
+    """What a cluster says of itself and of a job, asked again and again."""
 
     def __init__(self, client: Client, job: str) -> None:
-        servers = client.routing().servers
+        self.report: ClusterReport | None = None  # the last one
+        self._client = client
         self._job = job
-        self._probes = [
-            ServerProbe(client.cluster, name, at) for name, at in sorted(servers.items())
-        ]
-        self._entries: dict[str, int] = {}
+        self._lsns: dict[int, int] = {}  # by shard
         self._asked_s = 0.0
 
     def look(self, training: Training, now_s: float) -> None:
-        """Tell the training the log entries per second of each server, and the ranks' clocks."""
+        """Once a second tell the training how servers and shards are doing, and the clocks."""
         passed_s = now_s - self._asked_s
-        if passed_s < ASK_SERVERS_EVERY_S:
-            return
-        asked = ask_all(self._probes, ASK_DEADLINE_S)
-        told = {name: status for name, status in asked.items() if isinstance(status, dict)}
-        entries = {name: sum(int(s["lsn"]) for s in t["shards"]) for name, t in told.items()}
-        training.server_rates = {
-            name: (count - self._entries[name]) / passed_s
-            for name, count in entries.items()
-            if name in self._entries
-        }
-        training.clocks = self._clocks(told)
-        self._entries, self._asked_s = entries, now_s
+        if passed_s >= ASK_SERVERS_EVERY_S and self.ask():
+            assert self.report is not None
+            training.server_rates = self._rates(self.report, passed_s)
+            training.shard_states = dict(Counter(shard.state for shard in self.report.shards))
+            jobs = [job for job in self.report.jobs if job.job == self._job]
+            training.clocks = jobs[0].clocks if jobs else {}
+            self._asked_s = now_s
 
-    def _clocks(self, told: dict[str, Any]) -> dict[int, int]:
-        """As one server sees them: what several say was not true at the same moment."""
-        for status in told.values():
-            for job in status["jobs"]:
-                if job["job"] == self._job:
-                    return {int(rank): int(at) + 1 for rank, at in job["ticked"].items()}
-        return {}
+    def ask(self) -> bool:
+        """Ask now. False where there is no answer: while etcd elects a leader, for instance."""
+        client = self._client
+        try:
+            self.report = inspect_cluster(
+                client.catalogue.kv, client.cluster, deadline_s=ASK_DEADLINE_S
+            )
+        except RetryLater:
+            return False
+        return True
 
-    def close(self) -> None:
-        """Close the connections."""
-        for probe in self._probes:
-            probe.close()
+    def _rates(self, report: ClusterReport, passed_s: float) -> dict[str, float]:
+        """By server: log entries per second of the shards that it is the primary of."""
+        rates = {server.server: 0.0 for server in report.servers if server.alive}
+        for shard in report.shards:
+            if shard.lsn is None:
+                continue
+            before = self._lsns.get(shard.shard)
+            self._lsns[shard.shard] = shard.lsn
+            if before is not None and shard.primary in rates:
+                rates[shard.primary] += max(0, shard.lsn - before) / passed_s
+        return rates
 
 
 def train_together(
-    group: WorkerGroup, servers: ServerWatch, watcher: Watcher, total: int | None
+    group: WorkerGroup,
+    servers: ServerWatch,
+    watcher: Watcher,
+    total: int | None,
+    disturb: Callable[[Training, float], None] | None = None,
 ) -> Trained:
-    """Let all workers begin, and show how they get on. Raises what one of them failed with."""
+    """Let all workers begin, and show how they get on. Raises what one of them failed with.
+
+    `disturb` is called again and again, with the time.
+    """
     training = Training(total, time.monotonic())
     group.go()
     with watcher.training():
@@ -87,8 +102,11 @@ def train_together(
                 training.take(worker.fresh)
                 worker.fresh.clear()
             servers.look(training, time.monotonic())
+            if disturb is not None:
+                disturb(training, time.monotonic())
             watcher.show(training)
-    return summed_up([training.ranks[rank] for rank in sorted(training.ranks)], training.loss)
+    told = [training.ranks[rank] for rank in sorted(training.ranks)]
+    return replace(summed_up(told, training.loss), rates=tuple(training.rates))
 
 
 def summed_up(ranks: Sequence[Told], loss: float | None) -> Trained:

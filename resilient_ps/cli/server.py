@@ -12,17 +12,25 @@ from typing import Annotated
 import typer
 
 from resilient_ps import __version__
-from resilient_ps.cli.options import ClusterOption, EtcdOption, LogFormatOption, LogLevelOption
+from resilient_ps.cli.options import (
+    ClusterOption,
+    EtcdOption,
+    LogFormatOption,
+    LogLevelOption,
+    MinInSyncOption,
+    ReplicasOption,
+)
 from resilient_ps.coordinator.controller import ClusterWishes
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.placement import MAX_SHARDS
 from resilient_ps.coordinator.records import ServerRecord
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
-from resilient_ps.messages import PROTOCOL, Hello
+from resilient_ps.engine import ENGINE
 from resilient_ps.node import Node, NodeSettings, build_node
 from resilient_ps.runtime.addresses import Address, parse_address
 from resilient_ps.runtime.host import Host
 from resilient_ps.runtime.listening import listen_on
+from resilient_ps.runtime.local import REPLICAS, check_replicas
 from resilient_ps.runtime.logs import Logger, route_logging
 from resilient_ps.runtime.malloc import keep_freed_memory
 from resilient_ps.runtime.parallel import Cores
@@ -41,7 +49,10 @@ class NodeDirectory:
     def address_of(self, server: str) -> Address | None:
         """Where the node believes the server to be."""
         found = self._node.address_of(server)
-        return None if found is None else Address(found.host, found.port)
+        if found is None:
+            return None
+        unix_path = found.unix_path if found.hostname == socket.gethostname() else ""
+        return Address(found.host, found.port, unix_path)
 
 
 def server(
@@ -73,18 +84,28 @@ def server(
             help="Shards of a new cluster, fixed for ever; 0: 4 per initial server.",
         ),
     ] = 0,
+    replicas: ReplicasOption = REPLICAS,
+    min_in_sync: MinInSyncOption = 1,
     lease_ttl: Annotated[
         int,
         typer.Option(min=1, help="Seconds without a sign of life after which a server is gone."),
     ] = 5,
+    grace: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="Seconds that a server may be gone before others take copies in its place.",
+        ),
+    ] = 60.0,
     log_format: LogFormatOption = "auto",
     log_level: LogLevelOption = "info",
 ) -> None:
     """Serve shards of a cluster, until SIGTERM or Ctrl-C.
 
     Prints `ready NAME HOST:PORT` on standard output once it accepts connections; its log says
-    when it is registered in the cluster. The number of shards is fixed by the first server of a new
-    cluster.
+    when it is registered in the cluster. SIGTERM or Ctrl-C: it hands its shards over to other
+    servers first; a second one ends it at once. The number of shards, of their replicas and of
+    those that must be in sync are fixed by the first server of a new cluster.
 
     \b
     Examples:
@@ -92,6 +113,7 @@ def server(
             --listen 0.0.0.0:7070 --advertise 10.0.0.7:7070 --zone rack-3
         resilient-ps server --listen 127.0.0.1:0 --initial-servers 2
     """
+    check_replicas(replicas, min_in_sync)
     keep_freed_memory()
     log = Logger(format=log_format, level=log_level)
     listening = listen_on(listen, unix or None)
@@ -114,7 +136,13 @@ def server(
         hostname=socket.gethostname(),
     )
     record.to_bytes()  # refuses wrong flags now, with their names
-    wishes = ClusterWishes(initial_servers, shards)
+    wishes = ClusterWishes(
+        initial_servers=initial_servers,
+        shards=shards,
+        replicas=replicas,
+        min_in_sync=min_in_sync,
+        grace_s=grace,
+    )
     cores = Cores()
     node = build_node(NodeSettings(cluster, record, lease_ttl, wishes), secrets.randbits, cores)
     kv = EtcdKv(etcd)
@@ -126,7 +154,7 @@ def server(
             listening=listening,
             kv=kv,
             directory=NodeDirectory(node),
-            hello=Hello(PROTOCOL, cluster, f"server {name}"),
+            hello=node.hello,
             log=log,
             ready=lambda: _say_ready(name, address, log),
         )
@@ -143,6 +171,7 @@ def _load_kernels(log: Logger) -> None:
     warmed = warm_up()
     log.info(
         "kernels ready",
+        engine=ENGINE,
         kernels=warmed.kernels,
         compiled=warmed.compiled,
         seconds=round(time.monotonic() - started, 2),

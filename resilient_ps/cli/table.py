@@ -10,11 +10,10 @@ import typer
 
 from resilient_ps.cli.options import (
     HELP,
-    ClusterOption,
-    DeadlineOption,
-    EtcdOption,
     JsonOption,
+    Where,
     YesOption,
+    on_cluster,
     print_json,
 )
 from resilient_ps.cli.output import confirm, grid, opened_catalogue, results, size_text
@@ -41,11 +40,10 @@ table = typer.Typer(
 
 
 @table.command("ls")
+@on_cluster(deadline_s=2.0)
 def ls(
     *,
-    cluster: ClusterOption = "default",
-    etcd: EtcdOption = "127.0.0.1:2379",
-    deadline: DeadlineOption = 2.0,
+    where: Where,
     json: JsonOption = False,
 ) -> None:
     """List the tables: what they hold, and which job writes them.
@@ -55,7 +53,7 @@ def ls(
         resilient-ps table ls --cluster ctr
         resilient-ps table ls --json | jq -r '.tables[].table'
     """
-    tables = _reports(etcd, cluster, deadline)
+    tables = _reports(where)
     if json:
         print_json({"tables": [asdict(one) for one in tables]})
         return
@@ -65,12 +63,11 @@ def ls(
 
 
 @table.command("show")
+@on_cluster(deadline_s=2.0)
 def show(
     *,
+    where: Where,
     name: NameArgument,
-    cluster: ClusterOption = "default",
-    etcd: EtcdOption = "127.0.0.1:2379",
-    deadline: DeadlineOption = 2.0,
     json: JsonOption = False,
 ) -> None:
     """Show a table's specification and size.
@@ -80,8 +77,8 @@ def show(
         resilient-ps table show flights/weights --cluster ctr
         resilient-ps table show flights/weights --json | jq .specification
     """
-    reports = {one.table: one for one in _reports(etcd, cluster, deadline)}
-    with opened_catalogue(etcd, cluster, deadline) as catalogue:
+    reports = {one.table: one for one in _reports(where)}
+    with opened_catalogue(where.etcd, where.cluster, where.deadline_s) as catalogue:
         handle = catalogue.table(name)
     if handle is None or name not in reports:
         raise NotFound(f"there is no table {name!r}; tables: {', '.join(reports) or '-'}")
@@ -97,12 +94,11 @@ def show(
 
 
 @table.command("rm")
+@on_cluster(deadline_s=10.0)
 def rm(
     *,
+    where: Where,
     name: NameArgument,
-    cluster: ClusterOption = "default",
-    etcd: EtcdOption = "127.0.0.1:2379",
-    deadline: DeadlineOption = 10.0,
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -113,7 +109,7 @@ def rm(
         resilient-ps table rm flights/weights --cluster ctr
         resilient-ps table rm old --yes
     """
-    with connect(etcd, cluster, deadline_s=deadline) as client:
+    with connect(where.etcd, where.cluster, deadline_s=where.deadline_s) as client:
         if client.catalogue.table(name) is None:
             names = ", ".join(client.catalogue.tables()) or "-"
             raise NotFound(f"there is no table {name!r}; tables: {names}")
@@ -125,10 +121,10 @@ def rm(
         print(f"removed table {name}")
 
 
-def _reports(etcd: str, cluster: str, deadline_s: float) -> tuple[TableReport, ...]:
-    kv = EtcdKv(etcd)
+def _reports(where: Where) -> tuple[TableReport, ...]:
+    kv = EtcdKv(where.etcd)
     try:
-        return inspect_cluster(kv, cluster, deadline_s=deadline_s).tables
+        return inspect_cluster(kv, where.cluster, deadline_s=where.deadline_s).tables
     finally:
         kv.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,18 +16,26 @@ from resilient_ps.cli.options import (
     EtcdOption,
     FormatOption,
     JsonOption,
+    Scheduling,
     print_json,
 )
+from resilient_ps.cli.output import shout
 from resilient_ps.cli.plan import DEFAULT_BATCH_SIZE, Model, TrainPlan
 from resilient_ps.cli.progress import Training, Watcher
 from resilient_ps.cli.running import ServerWatch, Trained, summed_up, train_together
 from resilient_ps.cli.worker import Pipe, Told, run_rank
 from resilient_ps.cli.workers import MAX_WORKERS, WorkerGroup
 from resilient_ps.client.connection import Client, connect
-from resilient_ps.consistency import parse_consistency
+from resilient_ps.consistency import BSP, parse_consistency
+from resilient_ps.coordinator.data_shards import MAX_PER_EPOCH
 from resilient_ps.data import Dataset
 from resilient_ps.data.batch import MAX_BATCH_ROWS
 from resilient_ps.errors import BadInput
+
+EVICTION_CHANGES = (
+    "--evict-after under BSP: when a rank is evicted, the result is no longer bitwise that of an "
+    "undisturbed run"
+)
 
 
 def _option(text: str, **more: Any) -> Any:
@@ -60,6 +67,21 @@ def train(
         int, _option("Rows of a clock.", min=1, max=MAX_BATCH_ROWS)
     ] = DEFAULT_BATCH_SIZE,
     epochs: Annotated[int, _option("Passes over the data.", min=1)] = 1,
+    schedule: Annotated[
+        Scheduling, _option("static: each rank its own part; dynamic: whoever is free takes one.")
+    ] = Scheduling.STATIC,
+    data_shards: Annotated[
+        int | None,
+        _option("Parts to cut an epoch into (dynamic).", min=1, max=MAX_PER_EPOCH),
+    ] = None,
+    retire: Annotated[
+        bool,
+        typer.Option("--retire", help="End what --rank has in hand, and leave the job (dynamic)."),
+    ] = False,
+    evict_after: Annotated[
+        float | None,
+        _option("Seconds of silence after which a rank leaves the job; default: it is waited for."),
+    ] = None,
     seed: Annotated[int | None, _option("Shuffle the rows (npz).", min=0)] = None,
     table: Annotated[str | None, _option("Name of the model's table or tables.")] = None,
     optimiser: Annotated[
@@ -81,7 +103,9 @@ def train(
 
     MODEL is logistic (on sparse rows, or on dense ones), softmax or mlp (on dense rows). All ranks
     of a job are started with the same flags but --rank. A rank that was killed is started again the
-    same way, on any machine: it goes on behind the last clock that it completed.
+    same way, on any machine: it goes on behind the last clock that it completed. With --spawn this
+    is done for you, up to 3 times for each rank. A rank that is not to come back is started once
+    more with --retire.
 
     \b
     Examples:
@@ -95,9 +119,16 @@ def train(
         model=model, dataset=dataset, job=job, consistency=consistency, format=format,
         batch_size=batch_size, epochs=epochs, table=table, optimiser=optimiser, lr=lr, beta=beta,
         l1=l1, l2=l2, momentum=momentum, reduction=reduction, classes=classes, hidden=hidden,
-        label=label, on_bad=on_bad, dense=dense, seed=seed,
+        label=label, on_bad=on_bad, dense=dense, seed=seed, schedule=schedule.value,
+        data_shards=data_shards, evict_after=evict_after,
     )  # fmt: skip
-    parse_consistency(consistency)
+    mode = parse_consistency(consistency)
+    if evict_after is not None and isinstance(mode, BSP) and not told:
+        shout(EVICTION_CHANGES)
+    if schedule is Scheduling.STATIC and (retire or data_shards is not None):
+        raise BadInput("--retire and --data-shards need --schedule dynamic")
+    if retire and spawn:
+        raise BadInput("--retire is for one --rank: without --spawn")
     if not spawn and rank >= of:
         raise BadInput(f"--rank {rank}: ranks are numbered from 0 to --of - 1 = {of - 1}")
     rows = plan.open_dataset()
@@ -108,7 +139,7 @@ def train(
         if spawn:
             trained = _all_ranks(client, plan, rows, spawn, etcd=etcd, deadline_s=deadline)
         else:
-            trained = _one_rank(client, plan, rows, rank, of)
+            trained = _one_rank(client, plan, rows, rank, of, retire=retire)
     result = {"job": job, "of": spawn or of, **_as_json(trained)}
     if json:
         print_json(result)
@@ -116,12 +147,15 @@ def train(
         print(_summary(job, trained))
 
 
-def _one_rank(client: Client, plan: TrainPlan, dataset: Dataset, rank: int, of: int) -> Trained:
+def _one_rank(
+    client: Client, plan: TrainPlan, dataset: Dataset, rank: int, of: int, *, retire: bool
+) -> Trained:
     counts = dataset.batches_per_rank(of, plan.batch_size, plan.epochs)
+    known = counts is not None and plan.schedule == "static"
     watcher = Watcher()
-    shown = _Shown(None if counts is None else counts[rank] * plan.batch_size, watcher)
+    shown = _Shown(counts[rank] * plan.batch_size if counts and known else None, watcher)
     with watcher.training():
-        told = run_rank(client, plan, dataset, rank, of, shown)
+        told = run_rank(client, plan, dataset, rank, of, shown, retire=retire)
     return summed_up([told], told.loss if told.rows else None)
 
 
@@ -150,11 +184,17 @@ def _all_ranks(
     counts = dataset.batches_per_rank(of, plan.batch_size, plan.epochs)
     total = None if counts is None else sum(counts) * plan.batch_size
     watcher = Watcher()
+    servers = ServerWatch(client, plan.job)
     with (
-        closing(ServerWatch(client, plan.job)) as servers,
         tempfile.TemporaryDirectory(prefix="resilient-ps-train-") as folder,
         WorkerGroup(
-            plan, of, etcd=etcd, cluster=client.cluster, folder=Path(folder), deadline_s=deadline_s
+            plan,
+            of,
+            etcd=etcd,
+            cluster=client.cluster,
+            folder=Path(folder),
+            deadline_s=deadline_s,
+            say=watcher.say,
         ) as group,
     ):
         with watcher.stage(f"starting {of} workers") as stage:

@@ -31,16 +31,20 @@ TELL_EVERY_S = 0.2
 class Told:
     """What a worker tells of itself: `state` is ready, training or done.
 
-    `samples` and `clock` so far; `loss` is the mean over the last `rows` rows. Times are monotonic
-    seconds, which all processes of a machine share.
+    `samples` of this process and `clock` so far; `earlier` are those that the rank had trained on
+    before this process; `loss` is the mean over the last `rows` rows, `longest_s` the longest time
+    from the end of one of their batches to the next. Times are monotonic seconds, which all
+    processes of a machine share.
     """
 
     rank: int
     state: str
     samples: int = 0
+    earlier: int = 0
     clock: int = 0
     rows: int = 0
     loss: float = 0.0
+    longest_s: float = 0.0
     begun_s: float = 0.0
     at_s: float = 0.0
 
@@ -85,19 +89,22 @@ class _Teller:
     def __init__(self, rank: int, listener: Listener) -> None:
         self._rank = rank
         self._listener = listener
-        self._begun_s = self._told_s = time.monotonic()
-        self._samples = self._rows = 0
-        self._loss_sum = 0.0
+        self._begun_s = self._told_s = self._batch_s = time.monotonic()
+        self._samples = self._earlier = self._rows = 0
+        self._loss_sum = self._longest_s = 0.0
 
-    def begin(self, clock: int) -> None:
-        self._listener.ready(Told(self._rank, "ready", clock=clock))
-        self._begun_s = self._told_s = time.monotonic()
+    def begin(self, clock: int, earlier: int) -> None:
+        self._earlier = earlier
+        self._listener.ready(Told(self._rank, "ready", earlier=earlier, clock=clock))
+        self._begun_s = self._told_s = self._batch_s = time.monotonic()
 
     def on_batch(self, progress: Progress) -> None:
+        now_s = time.monotonic()
+        self._longest_s, self._batch_s = max(self._longest_s, now_s - self._batch_s), now_s
         self._samples = progress.samples
         self._rows += progress.rows
         self._loss_sum += progress.loss * progress.rows
-        if time.monotonic() - self._told_s >= TELL_EVERY_S:
+        if now_s - self._told_s >= TELL_EVERY_S:
             self._listener.tell(self._take("training", progress.clock))
 
     def end(self, clock: int) -> Told:
@@ -106,32 +113,55 @@ class _Teller:
         return told
 
     def _take(self, state: str, clock: int) -> Told:
-        rows, loss = self._rows, self._loss_sum / max(self._rows, 1)
-        self._rows, self._loss_sum = 0, 0.0
+        rows, loss, longest_s = self._rows, self._loss_sum / max(self._rows, 1), self._longest_s
+        self._rows, self._loss_sum, self._longest_s = 0, 0.0, 0.0
         self._told_s = time.monotonic()
         return Told(
-            self._rank, state, self._samples, clock, rows, loss, self._begun_s, self._told_s
+            self._rank,
+            state,
+            self._samples,
+            self._earlier,
+            clock,
+            rows,
+            loss,
+            longest_s,
+            self._begun_s,
+            self._told_s,
         )
 
 
 def run_rank(
-    client: Client, plan: TrainPlan, dataset: Dataset, rank: int, of: int, listener: Listener
+    client: Client,
+    plan: TrainPlan,
+    dataset: Dataset,
+    rank: int,
+    of: int,
+    listener: Listener,
+    *,
+    retire: bool = False,
 ) -> Told:
     """Train; what it told last. Continues where the rank stood, if it was run before.
 
-    The job is done when all of its ranks have come to the end.
+    The job is done when all of its ranks have come to the end. `retire`: end what the rank has in
+    hand, and leave the job.
     """
     model = plan.build_model(dataset)
     warm_up_client()  # before the time is taken
     teller = _Teller(rank, listener)
-    with client.worker(plan.job, rank, of, plan.consistency) as worker:
+    with client.worker(
+        plan.job, rank, of, plan.consistency, evict_after_s=plan.evict_after
+    ) as worker:
         model.open(worker)
-        teller.begin(worker.clock)
+        teller.begin(worker.clock, int((worker.cursor or {}).get("rows", 0)))
+        if retire:
+            worker.retire()
         model.train(
             worker,
             dataset,
             batch_size=plan.batch_size,
             epochs=plan.epochs,
+            schedule=plan.schedule,
+            data_shards=plan.data_shards,
             on_batch=teller.on_batch,
         )
         clock = worker.clock

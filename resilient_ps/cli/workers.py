@@ -1,4 +1,8 @@
-"""Worker processes on this machine: started together, listened to, and ended together."""
+"""Worker processes on this machine: started together, listened to, and ended together.
+
+A process that was killed is started again: the new one takes its rank over, and goes on behind the
+rank's last clock. What else ends a process too early ends the training.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from resilient_ps.cli.exits import EXIT_BUG, EXIT_SUPERSEDED, EXIT_UNREACHABLE, EXIT_WRONG_CALL
@@ -31,6 +35,8 @@ MAX_WORKERS = 64
 READY_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 5.0
 LOG_TAIL_BYTES = 2000
+RESTARTS = 3  # of one rank
+RESTART_FIRST_S = 0.5  # then twice as long each time
 _READ_BYTES = 1 << 16
 _KINDS: dict[int, type[ResilientPsError]] = {
     EXIT_WRONG_CALL: FixTheCall,
@@ -38,6 +44,10 @@ _KINDS: dict[int, type[ResilientPsError]] = {
     EXIT_SUPERSEDED: Reopen,
     EXIT_BUG: Bug,
 }
+
+
+class WorkerKilled(Unavailable):
+    """A signal has ended a worker process."""
 
 
 class WorkerProcess:
@@ -48,6 +58,8 @@ class WorkerProcess:
         self.log = log
         self.told: Told | None = None
         self.fresh: list[Told] = []  # not looked at yet
+        self.killed = False
+        self.released = False  # was `GO` sent?
         self._unread = b""
         self._process = spawn(command, log, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
@@ -98,7 +110,8 @@ class WorkerProcess:
         said = self._last_words()
         if code < 0:
             name = signal.Signals(-code).name
-            return Unavailable(f"worker {self.rank} was killed ({name}). {said}".strip())
+            self.killed = True
+            return WorkerKilled(f"worker {self.rank} was killed ({name}). {said}".strip())
         return _KINDS.get(code, ResilientPsError)(f"worker {self.rank}: {said or f'exit {code}'}")
 
     def _last_words(self) -> str:
@@ -108,16 +121,28 @@ class WorkerProcess:
 
 
 class WorkerGroup:
-    """All ranks of a job; use it as a context manager."""
+    """All ranks of a job; use it as a context manager. `say` tells people of restarts."""
 
     def __init__(
-        self, plan: TrainPlan, of: int, *, etcd: str, cluster: str, folder: Path, deadline_s: float
+        self,
+        plan: TrainPlan,
+        of: int,
+        *,
+        etcd: str,
+        cluster: str,
+        folder: Path,
+        deadline_s: float,
+        say: Callable[[str], None],
     ) -> None:
         if not 1 <= of <= MAX_WORKERS:
             raise BadInput(f"{of} worker processes: use 1 to {MAX_WORKERS}")
-        self.workers: list[WorkerProcess] = []
+        self.workers: list[WorkerProcess] = []  # by rank: the present process
         self._of = of
         self._folder = folder
+        self._say = say
+        self._going = False
+        self._restarts = [0] * of
+        self._due_s: dict[int, float] = {}  # by rank: when to start it again
         program = [sys.executable, "-m", "resilient_ps.cli.main", "train", *plan.flags()]
         where = ["--etcd", etcd, "--cluster", cluster, "--deadline", str(deadline_s)]
         self._command = [*program, *where, "--of", str(of), "--told"]
@@ -126,9 +151,7 @@ class WorkerGroup:
         """Start all processes, and wait until each has loaded its data and opened its tables."""
         for rank in range(self._of):
             with INTERRUPTS.held():
-                log = self._folder / f"worker-{rank}.log"
-                command = [*self._command, "--rank", str(rank)]
-                self.workers.append(WorkerProcess(rank, command, log))
+                self.workers.append(self._process(rank))
         until_s = time.monotonic() + READY_DEADLINE_S
         while not all(worker.told for worker in self.workers):
             if time.monotonic() > until_s:
@@ -140,17 +163,27 @@ class WorkerGroup:
 
     def go(self) -> None:
         """Let all begin."""
+        self._going = True
         for worker in self.workers:
-            worker.signal(GO)
+            self._release(worker)
 
     def listen(self, timeout_s: float) -> None:
         """Wait for news, at most so long. Raises what a worker failed with."""
+        now_s = time.monotonic()
+        for rank in sorted(rank for rank, due_s in self._due_s.items() if due_s <= now_s):
+            self._start_again(rank)
         poll = select.poll()
-        by_fd = {w.fileno(): w for w in self.workers if not w.ended}
+        by_fd = {w.fileno(): w for w in self.workers if not w.ended and not w.killed}
         for descriptor in by_fd:
             poll.register(descriptor, select.POLLIN)
-        for descriptor, _ in poll.poll(timeout_s * 1000):
-            by_fd[descriptor].read()
+        until_s = min([now_s + timeout_s, *self._due_s.values()])
+        for descriptor, _ in poll.poll(max(0.0, until_s - now_s) * 1000):
+            worker = by_fd[descriptor]
+            try:
+                worker.read()
+            except WorkerKilled as error:
+                self._on_killed(worker, error)
+            self._release(worker)
 
     @property
     def ended(self) -> bool:
@@ -165,6 +198,31 @@ class WorkerGroup:
         for worker in self.workers:
             worker.end()
         self.workers = []
+
+    def _process(self, rank: int) -> WorkerProcess:
+        log = self._folder / f"worker-{rank}-{self._restarts[rank]}.log"
+        return WorkerProcess(rank, [*self._command, "--rank", str(rank)], log)
+
+    def _release(self, worker: WorkerProcess) -> None:
+        if self._going and worker.told is not None and not worker.released:
+            worker.released = True
+            worker.signal(GO)
+
+    def _on_killed(self, worker: WorkerProcess, error: WorkerKilled) -> None:
+        done = self._restarts[worker.rank]
+        if done == RESTARTS:
+            raise Unavailable(f"{error} It had been started again {RESTARTS} times before.")
+        self._restarts[worker.rank] += 1
+        self._due_s[worker.rank] = time.monotonic() + RESTART_FIRST_S * 2**done
+        self._say(f"{error} It is started again ({done + 1} of at most {RESTARTS} times).")
+
+    def _start_again(self, rank: int) -> None:
+        del self._due_s[rank]
+        dead = self.workers[rank]
+        with INTERRUPTS.held():
+            self.workers[rank] = self._process(rank)
+        self.workers[rank].fresh = dead.fresh
+        dead.end()
 
     def __enter__(self) -> WorkerGroup:
         return self

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from resilient_ps.consistency import Consistency, JobSpec, consistency_name
-from resilient_ps.coordinator.controller import job_spec
+from resilient_ps.coordinator.data_shards import DataShards, Grant
+from resilient_ps.coordinator.intents import job_spec
 from resilient_ps.coordinator.keys import ClusterKeys, Counter
 from resilient_ps.coordinator.kv import Compare, Delete, KeyValue, Kv, Put, Txn, absent, unchanged
 from resilient_ps.coordinator.records import (
+    EVICT_LEAST_S,
+    EVICT_MOST_S,
     IntentRecord,
     JobRecord,
     TableRecord,
@@ -20,6 +24,7 @@ from resilient_ps.coordinator.records import (
 from resilient_ps.errors import (
     BadInput,
     DeadlineExceeded,
+    FixTheCall,
     NotFound,
     Reopen,
     RetryLater,
@@ -37,14 +42,14 @@ class Catalogue:
 
     def __init__(self, kv: Kv, cluster: str, deadline_s: float = 10.0) -> None:
         self.keys = ClusterKeys(cluster)
-        self._kv = kv
+        self.kv = kv
         self._deadline_s = deadline_s
 
     # -- tables
 
     def tables(self) -> dict[str, TableHandle]:
         """All tables, by name."""
-        items = self._kv.read(self.keys.tables, prefix=True, deadline_s=self._deadline_s).items
+        items = self.kv.read(self.keys.tables, prefix=True, deadline_s=self._deadline_s).items
         handles = (_handle(item) for item in items)
         return {handle.spec.name: handle for handle in handles}
 
@@ -70,7 +75,7 @@ class Catalogue:
             key = self.keys.table(spec.name)
             record = TableRecord(number, spec.to_json())
             txn = Txn((guard, absent(key)), (put, Put(key, record.to_bytes())))
-            return TableHandle(number, spec) if self._kv.txn(txn).succeeded else None
+            return TableHandle(number, spec) if self.kv.txn(txn).succeeded else None
 
         return self._until(f"creating table {spec.name!r}", attempt)
 
@@ -79,14 +84,14 @@ class Catalogue:
         handle = self.table(name)
         if handle is None:
             raise NotFound(f"there is no table {name!r}; tables: {', '.join(self.tables()) or '-'}")
-        self._kv.txn(Txn((), (Delete(self.keys.table(name)),)))
+        self.kv.txn(Txn((), (Delete(self.keys.table(name)),)))
         return handle
 
     # -- jobs
 
     def jobs(self) -> list[JobRecord]:
         """All jobs, by name."""
-        items = self._kv.read(self.keys.jobs, prefix=True, deadline_s=self._deadline_s).items
+        items = self.kv.read(self.keys.jobs, prefix=True, deadline_s=self._deadline_s).items
         located = ((item, self.keys.locate(item.key)) for item in items)
         return [
             JobRecord.from_bytes(item.value, item.key)
@@ -102,21 +107,34 @@ class Catalogue:
             raise NotFound(f"there is no job {name!r}; jobs: {names}")
         return JobRecord.from_bytes(item.value, item.key)
 
-    def open_job(self, name: str, ranks: int, consistency: Consistency) -> JobSpec:
-        """The running job of this name: created, or found. Raises `SpecMismatch`."""
+    def open_job(
+        self, name: str, ranks: int, consistency: Consistency, evict_after_s: float | None = None
+    ) -> JobSpec:
+        """The running job of this name: created, or found. Raises `SpecMismatch`.
+
+        `evict_after_s`: None, or 3 s to 30 days.
+        """
+        mode = consistency_name(consistency)
 
         def attempt() -> JobSpec | None:
             item = self._get(self.keys.job(name))
             if item is not None:
-                return _same_job(JobRecord.from_bytes(item.value, item.key), ranks, consistency)
+                found = JobRecord.from_bytes(item.value, item.key)
+                return _same_job(found, ranks, mode, evict_after_s)
             number, guard, put = self._draw("jobs")
-            spec = JobSpec(number, name, ranks, consistency)
             key = self.keys.job(name)
-            mode = consistency_name(consistency)
-            record = JobRecord(number, name, mode, ranks, "running")
+            record = JobRecord(number, name, mode, ranks, "running", evict_after_s)
             txn = Txn((guard, absent(key)), (put, Put(key, record.to_bytes())))
-            return spec if self._kv.txn(txn).succeeded else None
+            return job_spec(record) if self.kv.txn(txn).succeeded else None
 
+        if evict_after_s is not None and not (
+            isinstance(evict_after_s, int | float)
+            and EVICT_LEAST_S <= evict_after_s <= EVICT_MOST_S
+        ):
+            raise BadInput(
+                f"evict_after_s={evict_after_s!r}: choose {EVICT_LEAST_S:g} to {EVICT_MOST_S:g} s, "
+                "or None"
+            )
         return self._until(f"opening job {name!r}", attempt)
 
     def set_job_state(self, name: str, state: str) -> JobRecord:
@@ -127,17 +145,11 @@ class Catalogue:
             record = self.job(name)
             if item is None or record.state == state:
                 return record
-            changed = JobRecord(
-                record.job_id,
-                record.name,
-                record.consistency,
-                record.ranks,
-                state,  # type: ignore[arg-type]
-            )
+            changed = replace(record, state=state)  # type: ignore[arg-type]
             txn = Txn(
                 (unchanged(item.key, item.mod_revision),), (Put(item.key, changed.to_bytes()),)
             )
-            return changed if self._kv.txn(txn).succeeded else None
+            return changed if self.kv.txn(txn).succeeded else None
 
         return self._until(f"marking job {name!r} as {state}", attempt)
 
@@ -145,7 +157,8 @@ class Catalogue:
         """Forget the job and its ranks; shards are told by the caller. Raises `NotFound`."""
         record = self.job(name)
         ranks = Delete(self.keys.ranks(name), prefix=True)
-        self._kv.txn(Txn((), (Delete(self.keys.job(name)), ranks)))
+        data_shards = Delete(self.keys.data_shards(name))
+        self.kv.txn(Txn((), (Delete(self.keys.job(name)), ranks, data_shards)))
         return record
 
     # -- ranks and intents
@@ -157,7 +170,7 @@ class Catalogue:
             if self._leaving(job, rank):
                 return None  # the coordinator draws this rank's numbers until it has left
             number, txn = self._incarnation(job, rank)
-            return number if self._kv.txn(txn).succeeded else None
+            return number if self.kv.txn(txn).succeeded else None
 
         return self._until(f"drawing an incarnation for rank {rank} of job {job!r}", attempt)
 
@@ -174,7 +187,7 @@ class Catalogue:
                 return False  # the job was removed
             put = Put(self.keys.finished(job, rank), drawn.value)
             txn = Txn((unchanged(drawn.key, drawn.mod_revision),), (put,))
-            return self._all_finished(job) if self._kv.txn(txn).succeeded else None
+            return self._all_finished(job) if self.kv.txn(txn).succeeded else None
 
         return self._until(f"recording the end of rank {rank} of job {job!r}", attempt)
 
@@ -183,7 +196,7 @@ class Catalogue:
         if item is None:
             return False
         prefix = self.keys.ranks(job)
-        items = self._kv.read(prefix, prefix=True, deadline_s=self._deadline_s).items
+        items = self.kv.read(prefix, prefix=True, deadline_s=self._deadline_s).items
         told = {one.key: one.value for one in items}
         located = (self.keys.locate(key) for key in told)
         ranks = {at.number for at in located if at is not None and at.kind == "rank"}
@@ -196,7 +209,8 @@ class Catalogue:
     def propose(self, kind: str, job: str, rank: int) -> IntentRecord:
         """Write an intent (`join` or `leave`) and wait until the coordinator has executed it.
 
-        Raises `Reopen` when it was aborted, `DeadlineExceeded` when nobody executes it in time.
+        Raises `Reopen` when it was aborted, `DeadlineExceeded` when nobody executes it in time, and
+        `FixTheCall` for the leave of a rank that has a data shard in hand.
         """
         number = self._until(f"proposing a {kind}", lambda: self._propose(kind, job, rank))
 
@@ -216,16 +230,38 @@ class Catalogue:
         incarnation, drawn = 0, Txn((), ())
         if kind == "leave":
             incarnation, drawn = self._incarnation(job, rank)
+            guards = (*drawn.compares, self._empty_handed(job, rank))
+            drawn = Txn(guards, drawn.success)
         record = IntentRecord(number, kind, job, rank, incarnation, "open")  # type: ignore[arg-type]
         key = self.keys.intent(number)
         txn = Txn(
             (guard, absent(key), *drawn.compares),
             (put, Put(key, record.to_bytes()), *drawn.success),
         )
-        return number if self._kv.txn(txn).succeeded else None
+        return number if self.kv.txn(txn).succeeded else None
+
+    def in_hand(self, job: str, rank: int) -> Grant | None:
+        """The data shard that the rank works on, if any: see `coordinator.data_shards`."""
+        item = self._get(self.keys.data_shards(job))
+        return None if item is None else DataShards.from_bytes(item.value, item.key).held(rank)
+
+    def _empty_handed(self, job: str, rank: int) -> Compare:
+        """A guard that holds while the rank has no data shard in hand. Raises `FixTheCall`."""
+        key = self.keys.data_shards(job)
+        item = self._get(key)
+        if item is None:
+            return absent(key)
+        held = DataShards.from_bytes(item.value, key).held(rank)
+        if held is not None:
+            raise FixTheCall(
+                f"rank {rank} of job {job!r} has data shard {held.number} in hand, and samples "
+                "would be lost or counted twice if it left: let its program retire it, with "
+                "`worker.retire()` or `resilient-ps train ... --retire`"
+            )
+        return unchanged(key, item.mod_revision)
 
     def _leaving(self, job: str, rank: int) -> bool:
-        items = self._kv.read(self.keys.intents, prefix=True, deadline_s=self._deadline_s).items
+        items = self.kv.read(self.keys.intents, prefix=True, deadline_s=self._deadline_s).items
         intents = (IntentRecord.from_bytes(item.value, item.key) for item in items)
         return any(
             (i.state, i.kind, i.job, i.rank) == ("open", "leave", job, rank) for i in intents
@@ -241,7 +277,7 @@ class Catalogue:
     # -- etcd
 
     def _get(self, key: bytes) -> KeyValue | None:
-        items = self._kv.read(key, deadline_s=self._deadline_s).items
+        items = self.kv.read(key, deadline_s=self._deadline_s).items
         return items[0] if items else None
 
     def _draw(self, counter: Counter) -> tuple[int, Compare, Put]:
@@ -281,13 +317,15 @@ def _handle(item: KeyValue) -> TableHandle:
         raise BadInput(f"etcd key {item.key.decode(errors='replace')}: {error}") from error
 
 
-def _same_job(record: JobRecord, ranks: int, consistency: Consistency) -> JobSpec:
+def _same_job(
+    record: JobRecord, ranks: int, consistency: str, evict_after_s: float | None
+) -> JobSpec:
     spec = job_spec(record)
-    if (spec.ranks, spec.consistency) != (ranks, consistency):
+    exists = (spec.ranks, consistency_name(spec.consistency), record.evict_after_s)
+    if exists != (ranks, consistency, evict_after_s):
         raise SpecMismatch(
-            f"job {record.name!r} exists with {spec.ranks} ranks under "
-            f"{consistency_name(spec.consistency)}; asked for were {ranks} ranks under "
-            f"{consistency_name(consistency)}. Use another name, or remove it: "
+            f"job {record.name!r} exists with {_described(*exists)}; asked for were "
+            f"{_described(ranks, consistency, evict_after_s)}. Use another name, or remove it: "
             f"`resilient-ps job rm {record.name}`"
         )
     if record.state != "running":
@@ -296,3 +334,8 @@ def _same_job(record: JobRecord, ranks: int, consistency: Consistency) -> JobSpe
             f"`resilient-ps job rm {record.name}` to run it again"
         )
     return spec
+
+
+def _described(ranks: int, consistency: str, evict_after_s: float | None) -> str:
+    after = "" if evict_after_s is None else f", which are evicted after {evict_after_s:g} s"
+    return f"{ranks} ranks under {consistency}{after}"

@@ -9,10 +9,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from resilient_ps.client.catalogue import Catalogue
+from resilient_ps.client.heartbeat import Heartbeat
+from resilient_ps.client.inspect import no_such_cluster
 from resilient_ps.client.tables import DenseTable, SparseTable
 from resilient_ps.client.worker import Worker, announce_table, bind, broadcast
-from resilient_ps.consistency import Consistency, parse_consistency
-from resilient_ps.coordinator.keys import ROOT, ClusterKeys
+from resilient_ps.consistency import Consistency, JobSpec, parse_consistency
+from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import Kv
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.errors import BadInput, NotFound, Unavailable
@@ -41,12 +43,21 @@ class Client:
         self._driver = self._new_driver("reader", wait_for_cluster(kv, cluster, deadline_s))
 
     def worker(
-        self, job: str, rank: int, of: int, consistency: Consistency | str = "bsp"
+        self,
+        job: str,
+        rank: int,
+        of: int,
+        consistency: Consistency | str = "bsp",
+        *,
+        evict_after_s: float | None = None,
     ) -> Worker:
         """Run one rank of a job, taking it over from whatever process ran it before.
 
-        `job` is created by the first worker; all give the same `of` (number of ranks) and
-        `consistency` (BSP(), SSP(staleness), ASP(), or "bsp", "ssp:3", "asp"). Raises
+        `job` is created by the first worker; all give the same `of` (number of ranks),
+        `consistency` (BSP(), SSP(staleness), ASP(), or "bsp", "ssp:3", "asp") and `evict_after_s`:
+        seconds (3 or more) without a sign of life of a rank's process after which the coordinator
+        takes the rank out of the job, so that nobody waits for it; None: it is waited for. Under
+        BSP an eviction changes the result: it is no longer that of an undisturbed run. Raises
         `SpecMismatch` where they do not, `BadInput` for a rank outside 0 .. of-1 that has not
         joined.
         """
@@ -55,24 +66,34 @@ class Client:
             raise BadInput(f"consistency {mode!r}: give BSP(), SSP(staleness=3), ASP() or its name")
         if not isinstance(rank, int) or rank < 0:
             raise BadInput(f"rank {rank}: ranks are numbered from 0 to of - 1 = {of - 1}")
-        spec = self.catalogue.open_job(job, of, mode)
+        spec = self.catalogue.open_job(job, of, mode, evict_after_s)
         incarnation = self.catalogue.draw_incarnation(job, rank)
-        driver = self._new_driver(f"worker {job}/{rank}", self.routing())
+        heartbeat = Heartbeat(self._kv, self.cluster, job=job, rank=rank, incarnation=incarnation)
+        heartbeat.start()  # a takeover may take a while
+        try:
+            driver = self._open_worker(spec, WorkerId(spec.job, rank, incarnation))
+        except BaseException:
+            heartbeat.ask_to_stop()
+            raise
+        return Worker(driver, self.catalogue, spec, self._deadline_s, heartbeat)
+
+    def _open_worker(self, spec: JobSpec, worker: WorkerId) -> Driver:
+        driver = self._new_driver(f"worker {spec.name}/{worker.rank}", self.routing())
         op = driver.next_op()
-        worker = WorkerId(spec.job, rank, incarnation)
         with driver.lock:
             driver.perform(driver.session.open_worker(op, spec, worker, time.monotonic_ns()))
             outcome = driver.wait(op, deadline_after(self._deadline_s))
         if outcome.error is not None:
             driver.close()
             raise outcome.error
-        return Worker(driver, self.catalogue, spec, self._deadline_s)
+        return driver
 
     def join(self, job: str, rank: int) -> Worker:
         """Add a rank to a running job, and run it: it starts at the lowest clock that is safe."""
         record = self.catalogue.job(job)
         self.catalogue.propose("join", job, rank)
-        return self.worker(job, rank, record.ranks, parse_consistency(record.consistency))
+        mode = parse_consistency(record.consistency)
+        return self.worker(job, rank, record.ranks, mode, evict_after_s=record.evict_after_s)
 
     def table(self, name: str) -> SparseTable | DenseTable:
         """A table to read. Raises `NotFound`."""
@@ -173,20 +194,9 @@ def wait_for_cluster(kv: Kv, cluster: str, deadline_s: float) -> Routing:
             break
         time.sleep(POLL_S)
     if routing is None:
-        raise NotFound(
-            f"there is no cluster {cluster!r} in this etcd; clusters: "
-            f"{', '.join(clusters(kv)) or 'none'}. Start servers with "
-            f"`resilient-ps server --cluster {cluster}`"
-        )
+        raise no_such_cluster(kv, keys)
     raise Unavailable(
         f"cluster {cluster!r} is not complete after {deadline_s:g} s: "
         f"{routing.describe(orphans[0])}"
         + (f" (and {len(orphans) - 1} more shards)" if len(orphans) > 1 else "")
     )
-
-
-def clusters(kv: Kv) -> list[str]:
-    """Names of all clusters in an etcd."""
-    items = kv.read(ROOT.encode(), prefix=True).items
-    names = {item.key.decode(errors="replace").removeprefix(ROOT).split("/")[0] for item in items}
-    return sorted(names)

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from resilient_ps.client.connection import clusters
-from resilient_ps.coordinator.keys import ClusterKeys
+from resilient_ps.coordinator.keys import ROOT, ClusterKeys
 from resilient_ps.coordinator.kv import Kv
 from resilient_ps.errors import DeadlineExceeded, NotFound, ResilientPsError, Unavailable
 from resilient_ps.messages import PROTOCOL, Ask, Hello, Message, Refuse, Told, Welcome
@@ -33,11 +32,11 @@ class ServerProbe:
         self._channel: Channel | None = None
         self._asked = 0
 
-    def ask(self, deadline_s: float = 2.0) -> dict[str, Any]:
-        """Its status. Raises `Unavailable` or `DeadlineExceeded`, naming the server."""
+    def ask(self, deadline_s: float = 2.0, what: str = "status") -> dict[str, Any]:
+        """Its status, or what else it is asked. Raises `Unavailable` or `DeadlineExceeded`."""
         until_s = time.monotonic() + deadline_s
         try:
-            return self._ask(until_s)
+            return self._ask(what, until_s)
         except (OSError, WireError) as error:
             self.close()
             raise Unavailable(f"server {self.server}: {error}") from error
@@ -51,13 +50,13 @@ class ServerProbe:
             self._channel.close()
             self._channel = None
 
-    def _ask(self, until_s: float) -> dict[str, Any]:
+    def _ask(self, what: str, until_s: float) -> dict[str, Any]:
         if self._channel is None:
             self._channel = Channel(
                 PEER_PREFIX + self.server, self._address, self._hello, lambda _head, _meta: None
             )
         self._asked += 1
-        self._channel.send(Ask(self._asked, "status"))
+        self._channel.send(Ask(self._asked, what))
         while True:
             for message in self._receive(self._channel, until_s):
                 match message:
@@ -107,3 +106,10 @@ def no_such_cluster(kv: Kv, keys: ClusterKeys) -> NotFound:
         f"{', '.join(clusters(kv)) or 'none'}. Start servers with "
         f"`resilient-ps server --cluster {keys.cluster}`"
     )
+
+
+def clusters(kv: Kv) -> list[str]:
+    """Names of all clusters in an etcd."""
+    items = kv.read(ROOT.encode(), prefix=True).items
+    names = {item.key.decode(errors="replace").removeprefix(ROOT).split("/")[0] for item in items}
+    return sorted(names)

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from resilient_ps.client.connection import Client, connect, wait_for_cluster
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.coordinator.runtime.processes import Prefer
-from resilient_ps.runtime.local import LocalCluster
+from resilient_ps.runtime.local import REPLICAS, LocalCluster
 
 PLACED_DEADLINE_S = 30.0  # for the servers, once they run, to elect a coordinator and place shards
 
@@ -43,18 +43,29 @@ class RunningCluster:
 def local_cluster(
     servers: int = 2,
     *,
+    replicas: int = REPLICAS,
+    min_in_sync: int = 1,
     name: str = "local",
     coordination: Prefer = "auto",
     server_flags: Sequence[str] = (),
 ) -> Iterator[RunningCluster]:
     """Run `servers` server processes and a coordination process on loopback ports.
 
-    When the block begins, every shard is served.
+    When the block begins, every shard is served. `replicas` servers (or all, if there are fewer)
+    hold each shard; a push is acknowledged when all of those that are in sync hold it, and at least
+    `min_in_sync`.
 
     `coordination`: "etcd", "embedded" (a process of our own, in memory), or "auto": etcd where it
     is installed. Everything ends with the block, on an exception and on Ctrl-C too.
     """
-    with LocalCluster(servers, cluster=name, prefer=coordination, flags=server_flags) as processes:
+    with LocalCluster(
+        servers,
+        replicas=replicas,
+        min_in_sync=min_in_sync,
+        cluster=name,
+        prefer=coordination,
+        flags=server_flags,
+    ) as processes:
         with closing(EtcdKv(processes.endpoints)) as kv:
             wait_for_cluster(kv, name, PLACED_DEADLINE_S)
         yield RunningCluster(processes)

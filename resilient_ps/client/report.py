@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from resilient_ps.client.inspect import ServerProbe, ask_all, no_such_cluster
+from resilient_ps.client.shard_report import ShardReport, shard_reports
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import Kv
 from resilient_ps.coordinator.records import (
@@ -18,15 +19,19 @@ from resilient_ps.coordinator.records import (
     TableRecord,
 )
 from resilient_ps.coordinator.view import ClusterView
-from resilient_ps.routing import Routing, address_of, routing_from
+from resilient_ps.errors import ResilientPsError
+from resilient_ps.routing import address_of
 from resilient_ps.tables.spec import SparseSpec, TableSpec, spec_from_json
+
+WORKERS = json.dumps({"workers": {}})
 
 
 @dataclass(frozen=True, slots=True)
 class ServerReport:
     """`alive`: registered in etcd under a lease. `answers`: it told us its status (else `why`).
 
-    `shards`: how many it is the primary of. `entries`: log entries of these so far.
+    `shards`: how many it is the primary of; `copies`: how many it is in sync for, these included.
+    `entries`: log entries of the former so far. `draining`: it is to hold nothing any more.
     """
 
     server: str
@@ -39,20 +44,12 @@ class ServerReport:
     pid: int | None = None
     version: str = ""
     shards: int = 0
+    copies: int = 0
+    draining: bool = False
     lease_s: float | None = None
     connections: int | None = None
     entries: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ShardReport:
-    """`trouble` says why nobody serves it; "" where its primary lives."""
-
-    shard: int
-    primary: str
-    epoch: str
-    lsn: int | None
-    trouble: str = ""
+    kernels: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +93,20 @@ class IntentReport:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """A worker process, as the coordinator has heard of it, `silent_s` seconds ago."""
+
+    job: str
+    rank: int
+    incarnation: int
+    host: str
+    pid: int
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """All of it."""
+    """All of it. `workers`: who told the present coordinator that they live."""
 
     cluster: str
     cluster_id: str
@@ -105,11 +114,14 @@ class ClusterReport:
     created_by: str
     initial_servers: int
     replicas: int
+    min_in_sync: int
+    ring_version: int | None
     coordinator: str | None
     servers: tuple[ServerReport, ...]
     shards: tuple[ShardReport, ...]
     tables: tuple[TableReport, ...]
     jobs: tuple[JobReport, ...]
+    workers: tuple[WorkerReport, ...]
     open_intents: tuple[IntentReport, ...]
     problems: tuple[str, ...] = ()
 
@@ -128,20 +140,36 @@ def inspect_cluster(kv: Kv, cluster: str, *, deadline_s: float = 2.0) -> Cluster
     result = kv.read(keys.prefix, prefix=True, deadline_s=deadline_s)
     view = ClusterView(keys)
     view.load(result.items, result.revision)
-    routing = routing_from(result.items, keys)
-    if view.config is None or routing is None:
+    if view.config is None:
         raise no_such_cluster(kv, keys)
     probes = [ServerProbe(cluster, server.server, address_of(server)) for server in view.servers]
     told = ask_all(probes, deadline_s)
+    workers = _ask_for_workers(probes, _coordinator(view), told, deadline_s)
     for probe in probes:
         probe.close()
-    return _report(view, view.config, routing, told)
+    return _report(view, view.config, told, workers)
+
+
+def _ask_for_workers(
+    probes: Sequence[ServerProbe],
+    coordinator: str | None,
+    told: Mapping[str, Any],
+    deadline_s: float,
+) -> Mapping[str, Any]:
+    """What the coordinator has heard of workers; nothing where it does not answer."""
+    for probe in probes:
+        if probe.server == coordinator and isinstance(told.get(probe.server), dict):
+            try:
+                return probe.ask(deadline_s, WORKERS)
+            except ResilientPsError:
+                return {}
+    return {}
 
 
 def _report(
-    view: ClusterView, config: ClusterConfig, routing: Routing, told: Mapping[str, Any]
+    view: ClusterView, config: ClusterConfig, told: Mapping[str, Any], workers: Mapping[str, Any]
 ) -> ClusterReport:
-    shards = _told_shards(routing, told)
+    shards = shard_reports(view, config.shards, told)
     answers = [status for _, status in sorted(told.items()) if isinstance(status, dict)]
     jobs = _jobs(view)
     return ClusterReport(
@@ -151,33 +179,28 @@ def _report(
         created_by=config.created_by,
         initial_servers=config.initial_servers,
         replicas=config.replicas,
+        min_in_sync=config.min_in_sync,
+        ring_version=None if view.ring is None else view.ring.version,
         coordinator=_coordinator(view),
-        servers=_servers(view, routing, told, shards),
-        shards=tuple(_shard(routing, number, shards) for number in range(routing.shards)),
+        servers=tuple(_servers(view, told, shards)),
+        shards=tuple(shards),
         tables=_tables(view, answers, {job.job_id: job.name for job in jobs}),
         jobs=tuple(_job(job, answers) for job in jobs),
+        workers=tuple(_worker(worker) for worker in workers.get("workers", ())),
         open_intents=tuple(_intent(intent) for intent in view.open_intents),
-        problems=(*view.problems, *_left_out(told)),
+        problems=(*view.problems, *_left_out(told, workers)),
     )
 
 
-def _left_out(told: Mapping[str, Any]) -> Iterator[str]:
+def _left_out(told: Mapping[str, Any], workers: Mapping[str, Any]) -> Iterator[str]:
     """What did not fit into a server's answer."""
     for server, status in sorted(told.items()):
         for what in ("tables", "jobs"):
-            count = status[f"{what}_left_out"] if isinstance(status, dict) else 0
+            count = status.get(f"{what}_left_out", 0) if isinstance(status, dict) else 0
             if count:
                 yield f"server {server} holds {count} more {what} than it can tell of at once"
-
-
-def _told_shards(routing: Routing, told: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """By shard: what its primary says of it."""
-    shards = {}
-    for server, status in sorted(told.items()):
-        for shard in status["shards"] if isinstance(status, dict) else ():
-            if routing.owners[shard["shard"]].server == server:
-                shards[int(shard["shard"])] = shard
-    return shards
+    if count := workers.get("workers_left_out", 0):
+        yield f"the coordinator has heard of {count} more workers than it can tell of at once"
 
 
 def _coordinator(view: ClusterView) -> str | None:
@@ -186,33 +209,38 @@ def _coordinator(view: ClusterView) -> str | None:
 
 
 def _servers(
-    view: ClusterView,
-    routing: Routing,
-    told: Mapping[str, Any],
-    shards: Mapping[int, dict[str, Any]],
-) -> tuple[ServerReport, ...]:
-    owned: dict[str, list[int]] = {}
-    for number, owner in enumerate(routing.owners):
-        owned.setdefault(owner.server, []).append(number)
-    entries = {
-        server: sum(int(shards[n]["lsn"]) for n in numbers if n in shards)
-        for server, numbers in owned.items()
-    }
-    reports = [
-        _server(record, told.get(record.server), len(owned.get(record.server, ())), entries)
-        for record in view.servers
-    ]
-    living = {record.server for record in view.servers}
-    for name in sorted(set(owned) - living - {""}):
-        why, count = "its lease has ended", len(owned[name])
-        reports.append(ServerReport(name, alive=False, answers=False, why=why, shards=count))
-    return tuple(reports)
+    view: ClusterView, told: Mapping[str, Any], shards: Sequence[ShardReport]
+) -> Iterator[ServerReport]:
+    led: dict[str, list[ShardReport]] = {}
+    held: dict[str, int] = {}
+    for shard in shards:
+        led.setdefault(shard.primary, []).append(shard)
+        for server in shard.in_sync:
+            held[server] = held.get(server, 0) + 1
+    for record in view.servers:
+        yield _server(view, record, told.get(record.server), led, held)
+    on_ring = () if view.ring is None else view.ring.members
+    for name in sorted({*held, *(m.server for m in on_ring)} - set(view.processes)):
+        yield ServerReport(
+            name,
+            alive=False,
+            answers=False,
+            why="its lease has ended",
+            shards=len(led.get(name, ())),
+            copies=held.get(name, 0),
+            draining=name in view.drains,
+        )
 
 
 def _server(
-    record: ServerRecord, told: Any, shards: int, entries: Mapping[str, int]
+    view: ClusterView,
+    record: ServerRecord,
+    told: Any,
+    led: Mapping[str, Sequence[ShardReport]],
+    held: Mapping[str, int],
 ) -> ServerReport:
     answers = isinstance(told, dict)
+    mine = led.get(record.server, ())
     return ServerReport(
         server=record.server,
         alive=True,
@@ -223,20 +251,13 @@ def _server(
         weight=record.weight,
         pid=record.pid,
         version=record.version,
-        shards=shards,
-        lease_s=told["lease_s"] if answers else None,
-        connections=told["connections"] if answers else None,
-        entries=entries.get(record.server, 0) if answers else None,
-    )
-
-
-def _shard(routing: Routing, number: int, shards: Mapping[int, dict[str, Any]]) -> ShardReport:
-    owner = routing.owners[number]
-    epoch = f"{owner.epoch.incarnation}.{owner.epoch.counter}"
-    trouble = "" if routing.peer(number) is not None else routing.describe(number)
-    told = shards.get(number)
-    return ShardReport(
-        number, owner.server, epoch, None if told is None else int(told["lsn"]), trouble
+        shards=len(mine),
+        copies=held.get(record.server, 0),
+        draining=record.server in view.drains,
+        lease_s=told.get("lease_s") if answers else None,
+        connections=told.get("connections") if answers else None,
+        entries=sum([shard.lsn or 0 for shard in mine]) if answers else None,
+        kernels=told.get("kernels") if answers else None,
     )
 
 
@@ -300,3 +321,14 @@ def _job(record: JobRecord, answers: Sequence[Mapping[str, Any]]) -> JobReport:
 
 def _intent(record: IntentRecord) -> IntentReport:
     return IntentReport(record.number, record.kind, record.job, record.rank)
+
+
+def _worker(told: Mapping[str, Any]) -> WorkerReport:
+    return WorkerReport(
+        job=str(told["job"]),
+        rank=int(told["rank"]),
+        incarnation=int(told["incarnation"]),
+        host=str(told["host"]),
+        pid=int(told["pid"]),
+        silent_s=float(told["silent_s"]),
+    )

@@ -52,6 +52,11 @@ class _Table:
         return self._handle.spec.name
 
     @property
+    def number(self) -> int:
+        """The number that messages use for the table."""
+        return self._handle.number
+
+    @property
     def _what(self) -> str:
         return f"table {self.name!r}"
 

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import json
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
+from resilient_ps.calls import Piece, Split
+from resilient_ps.client.batches import (
+    PATIENCE_S,
+    Batches,
+    DynamicBatches,
+    resume_behind,
+    static_batches,
+)
 from resilient_ps.client.catalogue import Catalogue
+from resilient_ps.client.data_shards import Leases
 from resilient_ps.client.future import Future
+from resilient_ps.client.heartbeat import Heartbeat
 from resilient_ps.client.tables import DenseTable, SparseTable
-from resilient_ps.consistency import Consistency, JobSpec
-from resilient_ps.errors import BadInput, NotFound, SpecMismatch
-from resilient_ps.messages import Kind
+from resilient_ps.consistency import BSP, Consistency, JobSpec
+from resilient_ps.coordinator.data_shards import Grant
+from resilient_ps.data.shards import Schedule
+from resilient_ps.errors import BadInput, DeadlineExceeded, FixTheCall, NotFound, SpecMismatch
+from resilient_ps.messages import NO_KEYS, Kind
 from resilient_ps.runtime.driver import Driver, deadline_after
 from resilient_ps.shard import CURSOR_BYTES_MAX
 from resilient_ps.split import TableHandle
@@ -22,21 +35,7 @@ from resilient_ps.tables.optimisers import Optimiser
 from resilient_ps.tables.spec import DenseSpec, Dtype, SparseSpec, TableSpec
 from resilient_ps.takeover import Step
 
-Batch_co = TypeVar("Batch_co", covariant=True)
-
-
-class Batches(Protocol[Batch_co]):
-    """A dataset that `Worker.batches` can walk through: see `resilient_ps.data`."""
-
-    def batches(
-        self, rank: int, of: int, batch_size: int, epochs: int = 1, cursor: Any = None
-    ) -> Iterator[Batch_co]:
-        """The rank's batches, from behind `cursor` on; each has a JSON-serialisable `cursor`."""
-        ...
-
-    def batches_per_rank(self, of: int, batch_size: int, epochs: int = 1) -> list[int] | None:
-        """How many batches each rank has, if that is known without reading everything."""
-        ...
+Batch = TypeVar("Batch")
 
 
 class Worker:
@@ -47,14 +46,24 @@ class Worker:
     """
 
     def __init__(
-        self, driver: Driver, catalogue: Catalogue, job: JobSpec, deadline_s: float
+        self,
+        driver: Driver,
+        catalogue: Catalogue,
+        job: JobSpec,
+        deadline_s: float,
+        heartbeat: Heartbeat,
     ) -> None:
         self._driver = driver
+        self._heartbeat = heartbeat
+        weakref.finalize(self, heartbeat.ask_to_stop)  # where nobody closes this worker
         self._catalogue = catalogue
         self._job = job
         self._deadline_s = deadline_s
         self._tables: dict[str, SparseTable | DenseTable] = {}
         self._closed = False
+        self._opened_at = driver.session.clock
+        self.retiring = False  # see `retire`
+        self.has_batch = False  # has `batches` given out one that is not ticked yet?
 
     # -- what it is
 
@@ -158,36 +167,128 @@ class Worker:
         return Future(driver, [op], None, self._deadline_s)
 
     def batches(
-        self, dataset: Batches[Batch_co], *, batch_size: int = 1024, epochs: int = 1
-    ) -> Iterator[Batch_co]:
+        self,
+        dataset: Batches[Batch],
+        *,
+        batch_size: int = 1024,
+        epochs: int = 1,
+        schedule: Schedule = "static",
+        data_shards: int | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> Iterator[Batch]:
         """This rank's batches of a dataset; each is a clock, ended when the next is asked for.
 
-        After a takeover it continues behind the last tick. Ranks with fewer batches than others
-        end with empty clocks, so that nobody waits for them; where the dataset cannot tell the
-        number of its batches, the rank leaves the job at its end.
+        `schedule`: with "static" the rank reads its own part of the data, always the same; with
+        "dynamic" it takes one of `data_shards` parts after the other (default: parts of some
+        batches), so that slow ranks take fewer. In both, all ranks together read every sample once
+        in each epoch. After a takeover the rank continues behind its last tick. All ranks of a job
+        give the same arguments.
+
+        At the end ranks tick empty clocks, so that nobody waits for them; where a static dataset
+        cannot tell the number of its batches, the rank leaves the job at its end. `patience_s`:
+        how long to wait for data shards that others have in hand, without any sign of life.
+        Raises `DeadlineExceeded` naming these ranks, `BadInput` for other schedules than before,
+        `SpecMismatch` where ranks differ in the data.
         """
-        cursor = self.cursor or {}
-        for batch in dataset.batches(
-            self.rank, self.of, batch_size, epochs, cursor=cursor.get("data")
-        ):
-            yield batch
-            self.tick({"data": batch.cursor})  # type: ignore[attr-defined]
-        counts = dataset.batches_per_rank(self.of, batch_size, epochs)
-        if counts is None:
-            self.leave()
-            return
-        missing = max(counts) - counts[self.rank]
-        for done in range(int((self.cursor or {}).get("empty", 0)), missing):
-            self.tick({**(self.cursor or {}), "empty": done + 1})
+        if schedule == "static":
+            return static_batches(self, dataset, batch_size, epochs)
+        if schedule != "dynamic":
+            raise BadInput(f"schedule {schedule!r}: use 'static' or 'dynamic'")
+        walk = DynamicBatches(
+            self, self._leases(), dataset, batch_size, epochs, data_shards, patience_s
+        )
+        return iter(walk)
+
+    def retire(self) -> None:
+        """Leave the job soon, and let other ranks finish what this one has begun (dynamic only).
+
+        The loop over `batches` ends behind the present batch: the rest of the data shard is given
+        back, the rank leaves, and this worker is closed. Called before the loop it settles a rank
+        whose process died: its open clock is completed if it has to be, and then it leaves. May be
+        called from a signal handler.
+        """
+        self.retiring = True
+
+    @property
+    def settled(self) -> bool:
+        """Would nothing be kept of what was pushed in the open clock, if the rank left now?
+
+        Under SSP and ASP a predecessor may have pushed in the clock that was open when this process
+        took the rank over: it is settled once that clock is ticked.
+        """
+        if isinstance(self._job.consistency, BSP):
+            return True
+        first = self._driver.session.worker.incarnation == 1
+        return not self.has_batch and (first or self.clock > self._opened_at)
+
+    def wait_for_others(self, give_up: Callable[[], bool], look_every_s: float) -> bool:
+        """Wait until the consistency lets this worker read in its open clock, without reading.
+
+        False when `give_up()` says so, which is looked at every `look_every_s` seconds.
+        """
+        driver, number = self._driver, self._any_table()
+        if number is None:  # then nobody pulls, and nobody waits for anybody
+            time.sleep(look_every_s)
+            return False
+        with driver.lock:
+            op, session = driver.next_op(), driver.session
+            nothing = Split(NO_KEYS, {session.routing.order[0]: Piece()}, 0)
+            now_ns, wait_ns = time.monotonic_ns(), int(self._deadline_s * 1e9)
+            driver.perform(session.pull(op, number, nothing, now_ns, wait_ns=wait_ns))
+            while not driver.is_resolved(op):
+                if give_up():
+                    driver.perform(session.abandon(op, time.monotonic_ns()))
+                    driver.take(op)
+                    return False
+                driver.serve(deadline_after(look_every_s))
+            outcome = driver.take(op)
+        assert outcome is not None
+        if isinstance(outcome.error, DeadlineExceeded):
+            return False
+        if outcome.error is not None:
+            raise outcome.error
+        return True
+
+    def _any_table(self) -> int | None:
+        """The number of a table that all shards know; None where there is none."""
+        opened = next(iter(self._tables.values()), None)
+        if opened is not None:
+            return opened.number
+        handle = next(iter(self._catalogue.tables().values()), None)
+        if handle is None:
+            return None
+        announce_table(self._driver, handle, self._deadline_s)
+        return handle.number
 
     def leave(self) -> None:
         """Leave the job: nobody waits for this rank any more. This worker is closed.
 
-        The coordinator carries it out on all shards. Raises `DeadlineExceeded` when none does.
+        A data shard that it has in hand is given back first, from its last tick on. The coordinator
+        carries the leave out on all shards. Raises `DeadlineExceeded` when none does, and under SSP
+        and ASP `FixTheCall` while a batch is not ticked: `retire` and go on with the loop then.
         """
         self.flush()
+        leases = self._leases()
+        grant = leases.in_hand()
+        if grant is not None:
+            self._give_back(leases, grant)
         self._catalogue.propose("leave", self._job.name, self.rank)
         self.close()
+
+    def _give_back(self, leases: Leases, grant: Grant) -> None:
+        if not self.settled:
+            raise FixTheCall(
+                f"rank {self.rank} has data shard {grant.number} in hand, and something may have "
+                f"been pushed in its open clock {self.clock}: call retire() instead, and let the "
+                "loop over batches end by itself"
+            )
+        cursor = resume_behind(self.cursor, grant)
+        start = "" if cursor is None else json.dumps(cursor, sort_keys=True)
+        leases.give_back(grant, start, self.clock - 1)
+
+    def _leases(self) -> Leases:
+        worker, catalogue = self._driver.session.worker, self._catalogue
+        return Leases(catalogue.kv, catalogue.keys, self._job, worker, self._deadline_s)
 
     def flush(self) -> None:
         """Wait until all pushes and ticks are acknowledged."""
@@ -209,6 +310,7 @@ class Worker:
             if self._driver.session.broken is None:
                 self.flush()
         finally:
+            self._heartbeat.stop()
             self._driver.close()
 
     def __enter__(self) -> Self:
@@ -224,6 +326,7 @@ class Worker:
             self.close()
         else:  # do not wait for deadlines while something has failed
             self._closed = True
+            self._heartbeat.ask_to_stop()
             self._driver.close()
         return False
 

@@ -44,6 +44,10 @@ class _Rows(Generic[B]):
         check_ranks(rank, of)
         return RowStride(rank, of, self._rows)
 
+    def beginning(self, rank: int, of: int, epoch: int) -> Cursor:
+        """The cursor of the beginning of an epoch; see `Dataset.beginning`."""
+        return {**self._identity(self.shards(rank, of)), "epoch": epoch}
+
     def batches_per_rank(self, of: int, batch_size: int, epochs: int = 1) -> list[int]:
         """How many batches each rank will get."""
         check_batches(batch_size, epochs)

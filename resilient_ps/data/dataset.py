@@ -40,6 +40,9 @@ class Dataset(Protocol):
         after it follow. Raises `BadInput` for a cursor of other data or another rank.
         """
 
+    def beginning(self, rank: int, of: int, epoch: int) -> Cursor:
+        """The cursor behind which exactly the batches from this epoch on (from 0) follow."""
+
     def batches_per_rank(self, of: int, batch_size: int, epochs: int = 1) -> list[int] | None:
         """How many batches each rank gets, or None where that is not known beforehand."""
 

@@ -90,6 +90,11 @@ class LineDataset:
         check_ranks(rank, of)
         return self._source.shard(self._data_start, rank, of)
 
+    def beginning(self, rank: int, of: int, epoch: int) -> Cursor:
+        """The cursor of the beginning of an epoch; see `Dataset.beginning`."""
+        check_ranks(rank, of)
+        return {**self._identity(rank, of), "epoch": epoch}
+
     def batches_per_rank(self, of: int, batch_size: int, epochs: int = 1) -> list[int] | None:
         """None: the number of lines is not known before they are read."""
         check_batches(batch_size, epochs)
@@ -106,14 +111,17 @@ class LineDataset:
         """The rank's batches, or those after `cursor`; see `Dataset.batches`."""
         check_batches(batch_size, epochs)
         shard = self.shards(rank, of)
-        identity: Cursor = {
+        identity = self._identity(rank, of)
+        epoch, start = resume_point(cursor, identity, "at")
+        return self._from(shard, identity, batch_size, epochs, epoch, start)
+
+    def _identity(self, rank: int, of: int) -> Cursor:
+        return {
             "kind": self._source.kind,
             "file_bytes": self._source.size_bytes,
             "rank": rank,
             "of": of,
         }
-        epoch, start = resume_point(cursor, identity, "at")
-        return self._from(shard, identity, batch_size, epochs, epoch, start)
 
     def _from(
         self,

@@ -86,6 +86,11 @@ class ParquetDataset:
         check_ranks(rank, of)
         return row_range(self._rows, rank, of)
 
+    def beginning(self, rank: int, of: int, epoch: int) -> Cursor:
+        """The cursor of the beginning of an epoch; see `Dataset.beginning`."""
+        check_ranks(rank, of)
+        return {**self._identity(rank, of), "epoch": epoch}
+
     def batches_per_rank(self, of: int, batch_size: int, epochs: int = 1) -> list[int] | None:
         """How many batches each rank will get; None with `on_bad="skip"`."""
         check_batches(batch_size, epochs)
@@ -104,9 +109,12 @@ class ParquetDataset:
         """The rank's batches, or those after `cursor`; see `Dataset.batches`."""
         check_batches(batch_size, epochs)
         shard = self.shards(rank, of)
-        identity: Cursor = {"kind": "parquet", "rows": self._rows, "rank": rank, "of": of}
+        identity = self._identity(rank, of)
         epoch, start = resume_point(cursor, identity, "row")
         return self._from(shard, identity, batch_size, epochs, epoch, start)
+
+    def _identity(self, rank: int, of: int) -> Cursor:
+        return {"kind": "parquet", "rows": self._rows, "rank": rank, "of": of}
 
     def _from(
         self,

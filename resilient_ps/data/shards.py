@@ -6,9 +6,13 @@ The parts of all ranks are disjoint and together are the whole, whatever `of` is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from resilient_ps.data.batch import MAX_BATCH_ROWS, Cursor
 from resilient_ps.errors import BadInput
+
+Schedule: TypeAlias = Literal["static", "dynamic"]
+"""Does each rank read its own part, or does whoever is free take one of many parts?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,8 @@ def batch_count(rows: int, batch_size: int, epochs: int) -> int:
 def resume_point(cursor: Cursor | None, identity: Cursor, position: str) -> tuple[int, int]:
     """The (epoch, position) at which reading goes on; (0, -1) without a cursor.
 
-    `identity` is what the cursor must agree with: kind and size of the data, rank, of, seed.
+    A cursor without a position is the beginning of its epoch (-1). `identity` is what the cursor
+    must agree with: kind and size of the data, rank, of, seed.
     """
     if cursor is None:
         return 0, -1
@@ -97,7 +102,7 @@ def resume_point(cursor: Cursor | None, identity: Cursor, position: str) -> tupl
                 f"{cursor.get(name)!r}, but here {name}={expected!r}; resume with the cursor that "
                 "the same data set gave to the same rank of as many ranks"
             )
-    epoch, at = cursor.get("epoch"), cursor.get(position)
+    epoch, at = cursor.get("epoch"), cursor.get(position, 0)
     if not isinstance(epoch, int) or not isinstance(at, int) or epoch < 0 or at < 0:
         raise BadInput(f"malformed cursor {cursor!r}: it needs 'epoch' and {position!r} as numbers")
-    return epoch, at
+    return epoch, at if position in cursor else -1

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from resilient_ps.data.batch import Batch
 from resilient_ps.data.dataset import Dataset
+from resilient_ps.data.shards import Schedule
 from resilient_ps.tables.initialisers import Initialiser
 from resilient_ps.tables.optimisers import Optimiser
 from resilient_ps.tables.spec import Dtype
@@ -78,7 +79,15 @@ class Worker(Protocol):
     def clock(self) -> int:
         """The clock that runs now."""
 
-    def batches(self, dataset: Dataset, *, batch_size: int, epochs: int = 1) -> Iterator[Batch]:
+    def batches(
+        self,
+        dataset: Dataset,
+        *,
+        batch_size: int,
+        epochs: int = 1,
+        schedule: Schedule = "static",
+        data_shards: int | None = None,
+    ) -> Iterator[Batch]:
         """The rank's batches; when the next one is asked for, the clock of the last is ticked."""
 
     def sparse_table(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,12 +9,12 @@ from numpy.typing import NDArray
 
 from resilient_ps.data.batch import Batch, DenseBatch, SparseBatch
 from resilient_ps.data.dataset import Dataset
+from resilient_ps.data.shards import Schedule
 from resilient_ps.errors import BadInput
 from resilient_ps.hashing import hash_text
 from resilient_ps.models.api import (
     DenseTable,
     DenseTableReader,
-    Progress,
     Table,
     TableReader,
     Worker,
@@ -29,9 +28,8 @@ from resilient_ps.models.losses import (
     sigmoid,
 )
 from resilient_ps.models.metrics import Evaluation, evaluate_margins
+from resilient_ps.models.training import OnBatch, train_batches
 from resilient_ps.tables.optimisers import FTRL, Adagrad, Optimiser
-
-OnBatch = Callable[[Progress], None]
 
 BIAS_KEY = hash_text(b"resilient_ps bias")
 PREDICT_BATCH_ROWS = 8192
@@ -62,25 +60,35 @@ class LogisticRegression:
         *,
         batch_size: int = 1024,
         epochs: int = 1,
+        schedule: Schedule = "static",
+        data_shards: int | None = None,
         on_batch: OnBatch | None = None,
     ) -> Table:
-        """Train on the worker's part of the data; `on_batch` is called after each push."""
-        table = self.open(worker)
-        samples = 0
-        for batch in worker.batches(dataset, batch_size=batch_size, epochs=epochs):
-            loss = self._step(table, batch)
-            samples += len(batch)
-            if on_batch is not None:
-                on_batch(Progress(worker.rank, worker.clock, len(batch), samples, loss))
-        return table
+        """Train on the worker's part of the data; `on_batch` is called after each push.
 
-    def _step(self, table: Table, batch: Batch) -> float:
-        design = _Design.of(batch)
-        weights = table.pull(design.keys)[:, 0]
-        loss, gradient = design.loss_and_gradient(weights, binary_targets(batch.labels))
-        gradient *= row_weight(len(batch), self.reduction)
-        table.push(design.keys, gradient.astype(np.float32)[:, None])
-        return loss / len(batch)
+        The rest is as in `Worker.batches`.
+        """
+        table = self.open(worker)
+
+        def step(batch: Batch) -> float:
+            design = _Design.of(batch)
+            weights = table.pull(design.keys)[:, 0]
+            loss, gradient = design.loss_and_gradient(weights, binary_targets(batch.labels))
+            gradient *= row_weight(len(batch), self.reduction)
+            table.push(design.keys, gradient.astype(np.float32)[:, None])
+            return loss
+
+        train_batches(
+            worker,
+            dataset,
+            step,
+            batch_size=batch_size,
+            epochs=epochs,
+            schedule=schedule,
+            data_shards=data_shards,
+            on_batch=on_batch,
+        )
+        return table
 
     def margins(self, table: TableReader, dataset: Dataset) -> tuple[NDArray[np.float32], Floats]:
         """(labels, log odds) of all rows of a data set, in its order."""
@@ -171,18 +179,31 @@ class DenseLogisticRegression:
         *,
         batch_size: int = 1024,
         epochs: int = 1,
+        schedule: Schedule = "static",
+        data_shards: int | None = None,
         on_batch: OnBatch | None = None,
     ) -> DenseTable:
-        """Train on the worker's part of the data; `on_batch` is called after each push."""
+        """Train on the worker's part of the data; `on_batch` is called after each push.
+
+        The rest is as in `Worker.batches`.
+        """
         table = self.open(worker)
-        samples = 0
-        for batch in worker.batches(dataset, batch_size=batch_size, epochs=epochs):
+
+        def step(batch: Batch) -> float:
             loss, gradient = self.loss_and_gradient(table.pull(), batch)
             table.push((gradient * row_weight(len(batch), self.reduction)).astype(np.float32))
-            samples += len(batch)
-            if on_batch is not None:
-                mean = loss / len(batch)
-                on_batch(Progress(worker.rank, worker.clock, len(batch), samples, mean))
+            return loss
+
+        train_batches(
+            worker,
+            dataset,
+            step,
+            batch_size=batch_size,
+            epochs=epochs,
+            schedule=schedule,
+            data_shards=data_shards,
+            on_batch=on_batch,
+        )
         return table
 
     def loss_and_gradient(self, weights: NDArray[np.float32], batch: Batch) -> tuple[float, Floats]:

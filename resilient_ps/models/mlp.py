@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from resilient_ps.data.batch import Batch, DenseBatch
 from resilient_ps.data.dataset import Dataset
+from resilient_ps.data.shards import Schedule
 from resilient_ps.errors import BadInput
-from resilient_ps.models.api import DenseTable, DenseTableReader, Progress, Worker
+from resilient_ps.models.api import DenseTable, DenseTableReader, Worker
 from resilient_ps.models.losses import (
     Floats,
     Reduction,
@@ -22,10 +23,9 @@ from resilient_ps.models.losses import (
     softmax,
 )
 from resilient_ps.models.metrics import Evaluation, evaluate_scores
+from resilient_ps.models.training import OnBatch, train_batches
 from resilient_ps.tables.initialisers import Initialiser, Uniform, Zeros
 from resilient_ps.tables.optimisers import Adagrad, Optimiser
-
-OnBatch = Callable[[Progress], None]
 
 MAX_LAYERS = 32
 PREDICT_BATCH_ROWS = 4096
@@ -84,20 +84,33 @@ class MLP:
         *,
         batch_size: int = 128,
         epochs: int = 1,
+        schedule: Schedule = "static",
+        data_shards: int | None = None,
         on_batch: OnBatch | None = None,
     ) -> list[DenseTable]:
-        """Train on the worker's part of the data; `on_batch` is called after each push."""
+        """Train on the worker's part of the data; `on_batch` is called after each push.
+
+        The rest is as in `Worker.batches`.
+        """
         tables = self.open(worker)
-        samples = 0
-        for batch in worker.batches(dataset, batch_size=batch_size, epochs=epochs):
+
+        def step(batch: Batch) -> float:
             loss, gradients = self.loss_and_gradients([t.pull() for t in tables], batch)
             weight = row_weight(len(batch), self.reduction)
             for table, gradient in zip(tables, gradients, strict=True):
                 table.push((gradient * weight).astype(np.float32))
-            samples += len(batch)
-            if on_batch is not None:
-                mean = loss / len(batch)
-                on_batch(Progress(worker.rank, worker.clock, len(batch), samples, mean))
+            return loss
+
+        train_batches(
+            worker,
+            dataset,
+            step,
+            batch_size=batch_size,
+            epochs=epochs,
+            schedule=schedule,
+            data_shards=data_shards,
+            on_batch=on_batch,
+        )
         return tables
 
     def loss_and_gradients(

@@ -3,16 +3,26 @@
 States. *Open*: messages are delivered. *Finishing*: the last words are on their way, what arrives
 is thrown away, and the peer has `close_grace_s` to go. *Lost*: nothing more happens. A connection
 that closed at once with unread input would be reset, and the peer could not read why.
+
+Messages may have an end (`until_ns`). It is looked at when the bytes go to the socket's transport,
+not earlier. When it is past, nothing of what was gathered leaves, and the connection is aborted:
+whoever waits for the message hears at once that it has to ask again. What the kernel has not taken
+by then is not called back, as little as what is in its own buffers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
+import struct
+import termios
 from typing import Any, Protocol, cast
 
 from resilient_ps.machine import Peer
 from resilient_ps.messages import Message, Refuse
+from resilient_ps.routing import PEER_PREFIX
+from resilient_ps.runtime.clock import Clock
 from resilient_ps.runtime.limits import HostLimits
 from resilient_ps.wire import GREETING, FrameReader, WireError, encode
 
@@ -36,6 +46,10 @@ class Owner(Protocol):
         """The peer breaks the protocol or a limit; it has been told, and is being closed."""
         ...
 
+    def on_expired(self, connection: Connection, messages: int) -> None:
+        """So many messages were thrown away at their end; the connection is being aborted."""
+        ...
+
     def on_lost(self, connection: Connection) -> None:
         """The socket is closed, for whatever reason; called exactly once after `on_opened`."""
         ...
@@ -44,16 +58,21 @@ class Owner(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """A socket with a frame reader. All methods are called in the loop's thread."""
 
-    def __init__(self, owner: Owner, peer: Peer, limits: HostLimits) -> None:
+    def __init__(self, owner: Owner, peer: Peer, limits: HostLimits, clock: Clock) -> None:
         self.peer = peer
         self.remote = "?"
         self.greeted = False  # a whole first frame has arrived
         self.dropped = False  # closed by our own side: nobody wants to hear of it
         self._owner = owner
         self._limits = limits
+        self._clock = clock
+        self._is_server = peer.startswith(PEER_PREFIX)
+        self._unsent_limit = limits.server_unsent_bytes if self._is_server else limits.unsent_bytes
         self._reader = FrameReader(limits.frame, greeting=GREETING)
         self._outgoing: list[Any] = []
         self._outgoing_bytes = 0
+        self._outgoing_messages = 0
+        self._until_ns = 0  # the earliest end of an outgoing message
         self._finishing = False
         self._patience: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
@@ -64,12 +83,29 @@ class Connection(asyncio.BufferedProtocol):
     def finishing(self) -> bool:
         return self._finishing
 
-    def send(self, message: Message) -> bool:
-        """Put a message to the outgoing ones; True when `flush` is to be called soon."""
+    @property
+    def is_sending(self) -> bool:
+        """Is there something that the peer's host has not taken yet?"""
+        if self._transport.get_write_buffer_size():
+            return True
+        descriptor = self._transport.get_extra_info("socket").fileno()
+        if descriptor < 0:
+            return False
+        (waiting,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
+        return bool(waiting)
+
+    def send(self, message: Message, until_ns: int = 0) -> bool:
+        """Put a message to the outgoing ones; True when `flush` is to be called soon.
+
+        It does not leave after `until_ns` (0: never too late).
+        """
         if self._finishing:
             return False
+        if until_ns and (not self._until_ns or until_ns < self._until_ns):
+            self._until_ns = until_ns
         buffers = encode(message)
         self._outgoing += buffers
+        self._outgoing_messages += 1
         self._outgoing_bytes += sum(map(len, buffers))
         if self._outgoing_bytes < FLUSH_BYTES:
             return True
@@ -80,13 +116,19 @@ class Connection(asyncio.BufferedProtocol):
         """Write what has been gathered."""
         if not self._outgoing:
             return
-        buffers, self._outgoing, self._outgoing_bytes = self._outgoing, [], 0
+        buffers, until_ns, messages = self._outgoing, self._until_ns, self._outgoing_messages
+        self._forget_outgoing()
         if self._transport.is_closing():
+            return
+        if until_ns and self._clock.now_ns() > until_ns:
+            self._owner.on_expired(self, messages)
+            self.abort()
             return
         self._transport.writelines(buffers)
         unsent_bytes = self._transport.get_write_buffer_size()
-        if unsent_bytes > self._limits.unsent_bytes:
-            self._owner.on_refused(self, f"it does not take its answers: {unsent_bytes} bytes wait")
+        if unsent_bytes > self._unsent_limit:
+            what = "what it is sent" if self._is_server else "its answers"
+            self._owner.on_refused(self, f"it does not take {what}: {unsent_bytes} bytes wait")
             self.abort()
 
     def refuse(self, why: str) -> None:
@@ -109,6 +151,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close at once."""
         self._finishing = True
+        self._forget_outgoing()
         self._transport.abort()
 
     # ----------------------------------------------------------------------- for the transport
@@ -119,7 +162,8 @@ class Connection(asyncio.BufferedProtocol):
             self._limits.high_water_bytes, self._limits.low_water_bytes
         )
         self.remote = _remote_name(transport)
-        _configure(transport.get_extra_info("socket"))
+        silence_s = self._limits.server_silence_s if self._is_server else 0
+        _configure(transport.get_extra_info("socket"), silence_s)
         self._be_patient(self._limits.greeting_timeout_s)
         self._owner.on_opened(self)
 
@@ -155,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
         Where we are the ones who ask, reading goes on: two ends that both waited for the other to
         read would wait for ever.
         """
-        if not self._finishing and not self.peer.startswith("server:"):
+        if not self._finishing and not self._is_server:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
@@ -164,8 +208,12 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._finishing = True
         self._stop_waiting()
-        self._outgoing.clear()
+        self._forget_outgoing()
         self._owner.on_lost(self)
+
+    def _forget_outgoing(self) -> None:
+        self._outgoing = []
+        self._outgoing_bytes = self._outgoing_messages = self._until_ns = 0
 
     # ------------------------------------------------------------------------------- patience
 
@@ -197,8 +245,11 @@ def _remote_name(transport: asyncio.Transport) -> str:
     return "unix socket"
 
 
-def _configure(sock: Any) -> None:
-    """No delay for small answers; peers whose host vanished are noticed some day."""
+def _configure(sock: Any, silence_s: float) -> None:
+    """No delay for small answers; peers whose host vanished are noticed some day.
+
+    With `silence_s`, those that leave something unacknowledged are noticed by then.
+    """
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -210,3 +261,5 @@ def _configure(sock: Any) -> None:
     ):
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    if silence_s and hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(silence_s * 1000))

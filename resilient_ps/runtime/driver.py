@@ -13,12 +13,13 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from resilient_ps.coordinator.kv import Kv, KvAnswered, KvCall, KvFailed, Read
-from resilient_ps.errors import ResilientPsError, Unavailable
+from resilient_ps.coordinator.kv import Kv, KvCall
+from resilient_ps.errors import Unavailable
 from resilient_ps.machine import Drop, Event, MessageArrived, PeerLost, Send, SetTimer, TimerFired
 from resilient_ps.messages import Hello, Message
 from resilient_ps.routing import PEER_PREFIX
 from resilient_ps.runtime.channel import Channel, ChannelRefused, WireError
+from resilient_ps.runtime.kv_calls import outcome
 from resilient_ps.session import Resolved, Session, SessionEffect
 
 KV_DEADLINE_S = 1.0
@@ -61,7 +62,7 @@ class Driver:
                 case SetTimer(name, at_ns):
                     self._timers[name] = at_ns
                 case KvCall():
-                    self._events.append(self._ask_kv(effect))
+                    self._events.append(outcome(self._kv, effect, KV_DEADLINE_S))
                 case Drop(peer):
                     self._lose(peer, refused=False)
                 case _:
@@ -124,15 +125,6 @@ class Driver:
         for name in [name for name, at_ns in self._timers.items() if at_ns <= now_ns]:
             del self._timers[name]
             self._events.append(TimerFired(name))
-
-    def _ask_kv(self, call: KvCall) -> Event:
-        assert isinstance(call.request, Read)  # a session asks for nothing else
-        try:
-            read = call.request
-            result = self._kv.read(read.key, prefix=read.prefix, deadline_s=KV_DEADLINE_S)
-        except ResilientPsError as error:
-            return KvFailed(call.ref, error, unknown=False)
-        return KvAnswered(call.ref, result)
 
     # -- connections
 

@@ -5,7 +5,9 @@ performed in list order, and what becomes of them comes back as further events. 
 
 * *one step at a time*: the machine is never entered while it handles something;
 * *no news after the end*: after `Exit`, or after a bug, the machine sees no further event;
-* *strangers stay outside*: the machine hears of a peer only after a whole, well-formed greeting.
+* *strangers stay outside*: the machine hears of a peer only after a whole, well-formed greeting;
+* *nothing leaves late*: a message that is past its end takes its connection with it, so the peer
+  asks again and does not wait for what never comes.
 
 An exception out of the machine is a bug. The state may be half changed, so the host does not go
 on with it: it logs the traceback and exits with `EXIT_BUG`.
@@ -14,8 +16,10 @@ on with it: it logs the traceback and exits with `EXIT_BUG`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import resource
+import signal
 import socket
 import traceback
 from collections.abc import Callable
@@ -40,9 +44,11 @@ from resilient_ps.machine import (
     StopAsked,
 )
 from resilient_ps.messages import Hello, Message
+from resilient_ps.routing import PEER_PREFIX
 from resilient_ps.runtime.addresses import Directory
 from resilient_ps.runtime.clock import Clock, MonotonicClock
 from resilient_ps.runtime.connection import Connection
+from resilient_ps.runtime.expired import Expired
 from resilient_ps.runtime.kv_bridge import KvBridge
 from resilient_ps.runtime.limits import HostLimits
 from resilient_ps.runtime.listening import BACKLOG, Listening
@@ -52,17 +58,21 @@ from resilient_ps.runtime.signals import StopSignals
 from resilient_ps.runtime.timers import Timers
 
 EXIT_BUG = 70
-EXIT_INTERRUPTED = 130
+EXIT_SIGNALLED = 128  # and the signal's number
 EXIT_GRACE_S = 0.5
-"""How long an ending host waits for its peers to take what was sent and to close."""
+"""How long an ending host waits for peers to take what was sent, and for the store's answers."""
+EXIT_QUIET_S = 0.03
+"""How long it then waits for them to close: who is idle does not notice that it should."""
+EXIT_LOOK_S = 0.005
 
 
 class Host:
     """Runs `machine` until it emits `Exit`.
 
     `listening`: where it is reached (see `listen_on`). `directory` and `hello`: how `server:` peers
-    are found and greeted. `kv`: the coordination store; the caller closes it. `ready` is called in
-    the loop's thread once connections are accepted and `Started` has been handled.
+    are found and greeted; a `hello` that is called is called for each connection anew. `kv`: the
+    coordination store; the caller closes it. `ready` is called in the loop's thread once
+    connections are accepted and `Started` has been handled.
     """
 
     def __init__(
@@ -72,7 +82,7 @@ class Host:
         listening: Listening,
         kv: Kv | None = None,
         directory: Directory | None = None,
-        hello: Hello | None = None,
+        hello: Callable[[], Hello] | Hello | None = None,
         limits: HostLimits | None = None,
         clock: Clock | None = None,
         log: Logger | None = None,
@@ -91,6 +101,7 @@ class Host:
         self._outbound: dict[Peer, Outbound] = {}
         self._numbers = itertools.count(1)
         self._unflushed: dict[Connection, None] = {}
+        self._expired = Expired(self._clock, self._log)
         self._stepping = False
         self._started = False
         self._stop_early = False
@@ -160,7 +171,7 @@ class Host:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Send():
-                self._send(effect.peer, effect.message)
+                self._send(effect)
             case SetTimer():
                 self._timers.set(effect.name, effect.at_ns)
             case KvCall():
@@ -195,8 +206,8 @@ class Host:
     def _over(self) -> bool:
         return self._exit is not None
 
-    def _interrupt(self) -> None:
-        self._end(Exit(EXIT_INTERRUPTED, "interrupted twice"))
+    def _interrupt(self, number: signal.Signals) -> None:
+        self._end(Exit(EXIT_SIGNALLED + number, f"{number.name} came twice"))
 
     def _end(self, effect: Exit) -> None:
         if self._exit is None:
@@ -211,32 +222,31 @@ class Host:
 
     # ----------------------------------------------------------------------------------- peers
 
-    def _send(self, peer: Peer, message: Message) -> None:
-        connection = self._connections.get(peer)
+    def _send(self, send: Send) -> None:
+        connection = self._connections.get(send.peer)
         if connection is not None:
-            if connection.send(message):
+            if connection.send(send.message, send.until_ns):
                 self._unflushed[connection] = None
-        elif peer.startswith("server:"):
-            self._dial(peer, message)
+        elif send.peer.startswith(PEER_PREFIX):
+            self._dial(send)
 
     def _flush(self) -> None:
         while self._unflushed:
             self._unflushed.popitem()[0].flush()
 
-    def _dial(self, peer: Peer, message: Message) -> None:
+    def _dial(self, send: Send) -> None:
+        peer = send.peer
         outbound = self._outbound.get(peer)
         if outbound is None:
-            server = peer.removeprefix("server:")
+            server = peer.removeprefix(PEER_PREFIX)
             address = self._directory.address_of(server) if self._directory else None
             if address is None:
                 self._log.warning("server unknown", peer=peer)
                 self._later(PeerLost(peer))
                 return
-            outbound = self._outbound[peer] = Outbound(peer, self._limits, self._hello)
-            outbound.dial(
-                address, lambda: Connection(self, peer, self._limits), self._on_dial_failed
-            )
-        if not outbound.enqueue(message):
+            outbound = self._outbound[peer] = Outbound(peer, self._limits)
+            outbound.dial(address, lambda: self._connection(peer), self._on_dial_failed)
+        if not outbound.enqueue(send):
             outbound.cancel()
             self._on_dial_failed(outbound, PeerLost(peer), "too much to send while connecting")
 
@@ -267,15 +277,18 @@ class Host:
         return await loop.create_server(self._accepted, sock=sock, backlog=BACKLOG)
 
     def _accepted(self) -> Connection:
-        return Connection(self, f"client:{next(self._numbers)}", self._limits)
+        return self._connection(f"client:{next(self._numbers)}")
+
+    def _connection(self, peer: Peer) -> Connection:
+        return Connection(self, peer, self._limits, self._clock)
 
     def on_opened(self, connection: Connection) -> None:
         self._open.add(connection)
         outbound = self._outbound.pop(connection.peer, None)
         if outbound is not None:
             self._connections[connection.peer] = connection
-            outbound.send_all(connection)
-        elif connection.peer.startswith("server:"):
+            outbound.send_all(connection, self._hello() if callable(self._hello) else self._hello)
+        elif connection.peer.startswith(PEER_PREFIX):
             connection.dropped = True  # given up while the dial was succeeding
             connection.abort()
         elif self._exit is not None:
@@ -295,6 +308,9 @@ class Host:
     def on_refused(self, connection: Connection, why: str) -> None:
         self._log.warning("peer refused", peer=connection.peer, remote=connection.remote, why=why)
 
+    def on_expired(self, connection: Connection, messages: int) -> None:
+        self._expired.add(messages, connection.peer)
+
     def on_lost(self, connection: Connection) -> None:
         self._open.discard(connection)
         self._closed.set()
@@ -304,20 +320,23 @@ class Host:
                 self.post(PeerLost(connection.peer))
 
     async def _close_connections(self) -> None:
-        """Give what has been sent a moment to leave, then close everything."""
+        """Give what has been sent, to the store too, a moment to arrive; then close everything."""
         for outbound in self._outbound.values():
             outbound.cancel()
         self._flush()
         for connection in list(self._open):
             connection.finish()
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(EXIT_GRACE_S):
+                while self._kv.is_busy or any(each.is_sending for each in self._open):
+                    await asyncio.sleep(EXIT_LOOK_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EXIT_QUIET_S):
                 while self._open:
                     self._closed.clear()
                     await self._closed.wait()
-        except TimeoutError:
-            for connection in list(self._open):
-                connection.abort()
+        for connection in list(self._open):
+            connection.abort()
 
 
 def _allow_descriptors(count: int) -> None:

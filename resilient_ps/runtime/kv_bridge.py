@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 
 from resilient_ps.coordinator.kv import (
-    Answer,
     Kv,
     KvAnswered,
     KvCall,
@@ -22,18 +21,13 @@ from resilient_ps.coordinator.kv import (
     KvFailed,
     KvReset,
     KvWatch,
-    LeaseGrant,
     LeaseRefresh,
-    LeaseRevoke,
-    LeaseRevoked,
-    LeaseTtl,
-    Read,
     Reset,
-    Txn,
     WatchBatch,
     WatchHandle,
 )
-from resilient_ps.errors import BadInput, Bug, NotFound, ResilientPsError, Unavailable
+from resilient_ps.errors import BadInput, Bug, ResilientPsError, Unavailable
+from resilient_ps.runtime.kv_calls import outcome
 from resilient_ps.runtime.logs import Logger
 
 MAX_WAITING_CALLS = 1024
@@ -65,11 +59,17 @@ class KvBridge:
         self._changes = threading.Semaphore(MAX_WAITING_CHANGES)
         self._watches: dict[int, WatchHandle] = {}
         self._watch_count = 0
+        self._under_way = 0  # calls whose outcome has not come back
         self._loop: asyncio.AbstractEventLoop
 
     def start(self) -> None:
         """To be called in the loop's thread, before the first call."""
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def is_busy(self) -> bool:
+        """Are there calls under way?"""
+        return self._under_way > 0
 
     def call(self, effect: KvCall) -> None:
         """Begin a call. Its outcome comes as `KvAnswered` or `KvFailed`, never before this ends."""
@@ -105,6 +105,12 @@ class KvBridge:
             error = Unavailable(f"{MAX_WAITING_CALLS} calls to the coordination store wait already")
         if error is not None:
             self._loop.call_soon(self._post, KvFailed(ref, error, unknown=False))
+        elif isinstance(effect, KvCall):
+            self._under_way += 1
+
+    def _returned(self, event: KvEvent) -> None:
+        self._under_way -= 1
+        self._post(event)
 
     def _taken(self, event: KvEvent) -> None:
         self._changes.release()
@@ -114,15 +120,13 @@ class KvBridge:
     # --------------------------------------------------------------------- in bridge threads
 
     def _call(self, effect: KvCall) -> None:
-        self._report(self._outcome(effect))
+        self._into_loop(self._returned, self._outcome(effect))
 
     def _outcome(self, effect: KvCall) -> KvEvent:
         assert self._kv is not None
+        refresh = isinstance(effect.request, LeaseRefresh)
         try:
-            return KvAnswered(effect.ref, _perform(self._kv, effect))
-        except ResilientPsError as error:
-            harmless = isinstance(error, (Unavailable, BadInput, NotFound))
-            return KvFailed(effect.ref, error, unknown=not harmless)
+            return outcome(self._kv, effect, REFRESH_DEADLINE_S if refresh else CALL_DEADLINE_S)
         except Exception as error:
             self._log.error("bug: a coordination call failed", error=repr(error))
             bug = Bug(f"the coordination client failed with {error!r}: please report it")
@@ -200,25 +204,3 @@ class _Lane:
     def _work(self) -> None:
         while (work := self._queue.get()) is not None:
             work()
-
-
-def _perform(kv: Kv, effect: KvCall) -> Answer:
-    request = effect.request
-    match request:
-        case Txn():
-            return kv.txn(request, deadline_s=CALL_DEADLINE_S, nonce=effect.nonce)
-        case Read():
-            return kv.read(
-                request.key,
-                prefix=request.prefix,
-                limit=request.limit,
-                deadline_s=CALL_DEADLINE_S,
-            )
-        case LeaseGrant():
-            return kv.grant(request.ttl_s, deadline_s=CALL_DEADLINE_S)
-        case LeaseRefresh():
-            ttl_s = kv.refresh(request.lease, deadline_s=REFRESH_DEADLINE_S)
-            return LeaseTtl(request.lease, ttl_s)
-        case LeaseRevoke():
-            kv.revoke(request.lease, deadline_s=CALL_DEADLINE_S)
-            return LeaseRevoked(request.lease)

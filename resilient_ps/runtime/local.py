@@ -12,17 +12,21 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
+from resilient_ps.coordinator.placement import MAX_REPLICAS
 from resilient_ps.coordinator.runtime.processes import Coordination, Prefer, start_coordination
-from resilient_ps.errors import BadInput
+from resilient_ps.errors import BadInput, NotFound
 from resilient_ps.runtime.listening import MAX_UNIX_PATH_BYTES
 from resilient_ps.runtime.server_process import READY_DEADLINE_S, ServerProcess
 
 MAX_SERVERS = 64
-STOP_DEADLINE_S = 10.0
+STOP_DEADLINE_S = 15.0  # for servers to hand over what they serve; then they are killed
+REPLICAS = 2
 _BEEN_UP: set[tuple[str, ...]] = set()
 """Programs of which a process has been ready: its compiled kernels lie in the cache since then."""
 SERVER_PROGRAM = (sys.executable, "-m", "resilient_ps.cli.main", "server")
@@ -31,28 +35,41 @@ SERVER_PROGRAM = (sys.executable, "-m", "resilient_ps.cli.main", "server")
 class LocalCluster:
     """`servers` server processes named s1, s2, ... and their coordination.
 
-    `prefer`: real etcd, the embedded coordination process, or etcd where it is installed.
-    `flags`: further flags of every server. `program`: what is run in place of the server command.
-    Use it as a context manager, or call `start` and `stop`.
+    `replicas`: how many servers hold each shard, as far as there are so many. `min_in_sync`: how
+    many must hold a write before it is acknowledged. `prefer`: real etcd, the embedded coordination
+    process, or etcd where it is installed; `coordinate` starts another one. `flags`: further flags
+    of every server. `program`: what is run in place of the server command. Use it as a context
+    manager, or call `start` and `stop`.
+
+    Single servers are named in `kill`, `pause`, `resume`, `stop_server` and `restart`.
     """
 
     def __init__(
         self,
         servers: int,
         *,
+        replicas: int = REPLICAS,
+        min_in_sync: int = 1,
         cluster: str = "local",
         prefer: Prefer = "auto",
+        coordinate: Callable[[], Coordination] | None = None,
         flags: Sequence[str] = (),
         program: Sequence[str] = SERVER_PROGRAM,
     ) -> None:
         if not 1 <= servers <= MAX_SERVERS:
             raise BadInput(f"a local cluster of {servers} servers: use 1 to {MAX_SERVERS}")
+        check_replicas(replicas, min_in_sync)
+        if min_in_sync > servers:
+            raise BadInput(
+                f"--min-in-sync {min_in_sync} with --servers {servers}: use at most {servers}, or "
+                "more servers"
+            )
         self.cluster = cluster
         self.servers: list[ServerProcess] = []
         self.folder: Path | None = None
         self._count = servers
-        self._prefer = prefer
-        self._flags = tuple(flags)
+        self._coordinate = coordinate or partial(start_coordination, prefer)
+        self._flags = ("--replicas", str(replicas), "--min-in-sync", str(min_in_sync), *flags)
         self._program = tuple(program)
         self._coordination: Coordination | None = None
 
@@ -76,7 +93,7 @@ class LocalCluster:
         atexit.register(self.stop)
         try:
             self.folder = Path(tempfile.mkdtemp(prefix="resilient-ps-local-"))
-            self._coordination = start_coordination(prefer=self._prefer)
+            self._coordination = self._coordinate()
             for number in range(1, self._count + 1):
                 self.servers.append(self._start_server(f"s{number}"))
                 if self._program not in _BEEN_UP:  # let one compile, and the others load
@@ -92,8 +109,9 @@ class LocalCluster:
         """End everything and remove the folder. May be called again."""
         for server in self.servers:
             server.ask_to_stop()
+        until_s = time.monotonic() + STOP_DEADLINE_S
         for server in self.servers:
-            server.wait(STOP_DEADLINE_S)
+            server.wait(max(until_s - time.monotonic(), 0))
         if self._coordination is not None:
             self._coordination.stop()
         if self.folder is not None:
@@ -101,24 +119,45 @@ class LocalCluster:
         atexit.unregister(self.stop)
         self.servers, self._coordination, self.folder = [], None, None
 
-    def kill(self, index: int) -> None:
-        """SIGKILL server `index` (from 0), and wait for its end."""
-        self.servers[index].kill()
+    def server(self, name: str) -> ServerProcess:
+        """The process that has this name now. Raises `NotFound`."""
+        for server in self.servers:
+            if server.name == name:
+                return server
+        names = ", ".join(server.name for server in self.servers) or "none, it is not running"
+        raise NotFound(f"no server {name!r} in this cluster; there are {names}")
 
-    def pause(self, index: int) -> None:
-        """SIGSTOP server `index`."""
-        self.servers[index].pause()
+    def kill(self, name: str) -> None:
+        """SIGKILL a server, and wait for its end."""
+        self.server(name).kill()
 
-    def resume(self, index: int) -> None:
-        self.servers[index].resume()
+    def pause(self, name: str) -> None:
+        """SIGSTOP a server: it hangs, its connections stay open."""
+        self.server(name).pause()
 
-    def restart(self, index: int) -> None:
-        """Start a killed server anew under its name, and wait until it serves."""
-        old = self.servers[index]
+    def resume(self, name: str) -> None:
+        """SIGCONT a paused server."""
+        self.server(name).resume()
+
+    def stop_server(self, name: str, deadline_s: float = STOP_DEADLINE_S) -> int:
+        """SIGTERM a server; its exit code when it has ended. It is killed at the deadline."""
+        server = self.server(name)
+        server.ask_to_stop()
+        return server.wait(deadline_s)
+
+    def restart(self, name: str, *, wait_ready: bool = True) -> None:
+        """Start an ended server anew under its name, with empty memory; wait until it serves."""
+        old = self.server(name)
         if old.is_alive():
-            raise BadInput(f"server {old.name} is running: kill it first")
-        self.servers[index] = self._start_server(old.name)
-        self.servers[index].wait_ready(READY_DEADLINE_S)
+            raise BadInput(f"server {old.name} is running: kill or stop it first")
+        new = self._start_server(old.name)
+        self.servers[self.servers.index(old)] = new
+        if wait_ready:
+            new.wait_ready(READY_DEADLINE_S)
+
+    def dead(self) -> list[ServerProcess]:
+        """Servers that have ended though nobody asked them to."""
+        return [each for each in self.servers if not each.is_asked_to_end and not each.is_alive()]
 
     def __enter__(self) -> LocalCluster:
         self.start()
@@ -143,3 +182,14 @@ class LocalCluster:
         command += ["--unix", unix_path] if unix_path else []
         log = self.folder / f"{name}.log"
         return ServerProcess(name, [*command, *self._flags], log, unix_path)
+
+
+def check_replicas(replicas: int, min_in_sync: int) -> None:
+    """Raises `BadInput` for what no cluster can keep."""
+    if not 1 <= replicas <= MAX_REPLICAS:
+        raise BadInput(f"--replicas {replicas}: use 1 to {MAX_REPLICAS}")
+    if not 1 <= min_in_sync <= replicas:
+        raise BadInput(
+            f"--min-in-sync {min_in_sync} with --replicas {replicas}: use 1 to {replicas}, because "
+            "no shard ever has more than its replicas in sync"
+        )

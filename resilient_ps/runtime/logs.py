@@ -55,13 +55,15 @@ class Logger:
         if LEVELS.get(level, LEVELS["error"]) < LEVELS[self._level]:
             return
         merged = {**self._bound, **fields}
-        as_json = self._format == "json" or (self._format == "auto" and not self._stream.isatty())
-        line = _json_line(level, event, merged) if as_json else _text_line(level, event, merged)
         try:
-            self._stream.write(line)
+            self._stream.write(self._line(level, event, merged))
             self._stream.flush()
         except (OSError, ValueError):
             pass  # a full disk or a closed stderr is no reason to stop serving
+
+    def _line(self, level: str, event: str, fields: Mapping[str, Any]) -> str:
+        as_json = self._format == "json" or (self._format == "auto" and not self._stream.isatty())
+        return _json_line(level, event, fields) if as_json else _text_line(level, event, fields)
 
     def debug(self, event: str, **fields: Any) -> None:
         self.log("debug", event, fields)

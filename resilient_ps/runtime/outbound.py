@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from resilient_ps.machine import Peer, PeerLost
-from resilient_ps.messages import Message
+from resilient_ps.machine import Peer, PeerLost, Send
+from resilient_ps.messages import Hello
 from resilient_ps.runtime.addresses import Address
 from resilient_ps.runtime.connection import Connection
 from resilient_ps.runtime.limits import HostLimits
@@ -25,10 +25,10 @@ Failed = Callable[["Outbound", PeerLost, str], None]
 class Outbound:
     """What waits for one server until the connection to it stands."""
 
-    def __init__(self, peer: Peer, limits: HostLimits, hello: Message | None) -> None:
+    def __init__(self, peer: Peer, limits: HostLimits) -> None:
         self.peer = peer
         self._limits = limits
-        self._queue: deque[Message] = deque([] if hello is None else [hello])
+        self._queue: deque[Send] = deque()
         self._queued_bytes = 0
         self._dialling: asyncio.Task[None] | None = None
 
@@ -38,18 +38,21 @@ class Outbound:
             self._dial(address, connect, failed)
         )
 
-    def enqueue(self, message: Message) -> bool:
+    def enqueue(self, send: Send) -> bool:
         """Keep a message; False when the queue is full (the dial is then to be given up)."""
-        self._queued_bytes += sum(map(len, encode(message)))
-        if self._queued_bytes > self._limits.dial_queue_bytes:
+        self._queued_bytes += sum(map(len, encode(send.message)))
+        if self._queue and self._queued_bytes > self._limits.dial_queue_bytes:
             return False
-        self._queue.append(message)
+        self._queue.append(send)
         return True
 
-    def send_all(self, connection: Connection) -> None:
+    def send_all(self, connection: Connection, hello: Hello | None) -> None:
         """The connection stands: say what has waited, in order."""
+        if hello is not None:
+            connection.send(hello)
         while self._queue:
-            connection.send(self._queue.popleft())
+            send = self._queue.popleft()
+            connection.send(send.message, send.until_ns)
         connection.flush()
 
     def cancel(self) -> None:

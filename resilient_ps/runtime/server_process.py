@@ -28,6 +28,7 @@ class ServerProcess:
     def __init__(self, name: str, command: Sequence[str], log: Path, unix_path: str = "") -> None:
         self.name = name
         self.log = log
+        self.is_asked_to_end = False
         self._command = list(command)
         self._unix_path = unix_path
         self._process = spawn(self._command, log, stdout=subprocess.PIPE)
@@ -64,6 +65,7 @@ class ServerProcess:
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
+        self.is_asked_to_end = True
         self._process.kill()
         self.wait()
 
@@ -76,6 +78,7 @@ class ServerProcess:
 
     def ask_to_stop(self) -> None:
         """SIGTERM; a paused process is resumed to take it."""
+        self.is_asked_to_end = True
         if self.is_alive():
             self._process.send_signal(signal.SIGTERM)
             self._process.send_signal(signal.SIGCONT)

@@ -1,4 +1,7 @@
-"""SIGTERM and SIGINT: the first asks for an orderly end, a second SIGINT ends at once.
+"""SIGTERM and SIGINT: the first asks for an orderly end, the same one again ends at once.
+
+One of each is common and means no hurry: Ctrl-C goes to all processes of a terminal, and whoever
+started this one then ends it with SIGTERM.
 
 The handlers run as callbacks of the loop, not in the signal's own context, so they may do what
 any other code may do.
@@ -15,12 +18,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignals:
-    """A context within which the two signals call `ask` (once) and `at_once`."""
+    """A context within which the two signals call `ask` (once) and `at_once` (with the signal)."""
 
-    def __init__(self, ask: Callable[[], None], at_once: Callable[[], None]) -> None:
+    def __init__(self, ask: Callable[[], None], at_once: Callable[[signal.Signals], None]) -> None:
         self._ask = ask
         self._at_once = at_once
-        self._asked = False
+        self._seen: set[signal.Signals] = set()
 
     def __enter__(self) -> StopSignals:
         self._loop = asyncio.get_running_loop()
@@ -38,8 +41,8 @@ class StopSignals:
             self._loop.remove_signal_handler(number)
 
     def _on_signal(self, number: signal.Signals) -> None:
-        if not self._asked:
-            self._asked = True
+        if number in self._seen:
+            self._at_once(number)
+        elif not self._seen:
             self._ask()
-        elif number is signal.SIGINT:
-            self._at_once()
+        self._seen.add(number)

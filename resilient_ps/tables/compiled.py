@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
-import numpy as np
 import xxhash
 
-Int: TypeAlias = int | np.int64  # in compiled code, both are the same
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

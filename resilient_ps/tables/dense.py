@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from resilient_ps.errors import BadInput
 from resilient_ps.hashing import MAX_SHARDS, hash_text
-from resilient_ps.tables import kernels
+from resilient_ps.tables import parameters, passes
 from resilient_ps.tables.memory import CACHE_LINE_BYTES, aligned_zeros
 from resilient_ps.tables.request import UINT64, check_array
 from resilient_ps.tables.spec import DenseSpec
@@ -96,18 +96,19 @@ class DenseShard:
         self.blocks = layout.blocks_of(shard)
         self._first_block = int(self.blocks[0]) if self.blocks.size else 0
         self._dtype = np.dtype(spec.dtype)
-        self._parameters = kernels.Parameters.of(spec, layout.row_width)
+        self._parameters = parameters.Parameters.of(spec, layout.row_width)
         where = layout.shard_slice(shard)
         self._hold(aligned_zeros(where.stop - where.start, self._dtype))
         self._state = self._new_state()
         first_row = where.start // layout.row_width
-        kernels.fill_rows(self._values, first_row, self._parameters.meta, self._parameters.hyper)
+        passes.fill_rows(self._values, first_row, self._parameters.meta, self._parameters.hyper)
 
     def _new_state(self) -> NDArray[Any]:
         optimiser = self.spec.optimiser
         line = CACHE_LINE_BYTES // self._dtype.itemsize
         slot_size = -(-self._values.size // line) * line
         counts = self.blocks.size if optimiser.counts_steps else 0
+        self._slot_size = slot_size
         state = aligned_zeros(optimiser.slots * slot_size + counts, self._dtype)
         if optimiser.initial_state() != 0:
             state[:] = optimiser.initial_state()
@@ -121,6 +122,11 @@ class DenseShard:
     def bytes_held(self) -> int:
         """Bytes of values and state."""
         return int(self._values.nbytes + self._state.nbytes)
+
+    @property
+    def lr(self) -> float:
+        """The present learning rate; 0 if the optimiser has none."""
+        return float(self._parameters.hyper[0])
 
     def set_lr(self, lr: float) -> None:
         """Use this learning rate from the next push on; BadInput if the optimiser has none."""
@@ -190,7 +196,7 @@ class DenseShard:
         grads = check_array(self.spec, "gradients", values, self._dtype, (size,))
         local = self._locate(blocks)[0]
         self._take_back()
-        kernels.push_blocks(
+        passes.push_blocks(
             self._values,
             self._state,
             grads,
@@ -200,6 +206,50 @@ class DenseShard:
             self._parameters.hyper,
             self._parameters.work,
         )
+
+    @property
+    def columns(self) -> int:
+        """Values and state of an element, at most: `capture` gives so many per element."""
+        optimiser = self.spec.optimiser
+        return 1 + optimiser.slots + int(optimiser.counts_steps)
+
+    def capture(self, start: int, stop: int) -> NDArray[Any]:
+        """A copy of the elements `start` to `stop - 1` of this shard with their state, for `load`.
+
+        Their values, their state slot by slot, and the step counts of blocks that begin there.
+        """
+        return np.concatenate(self._pieces(start, stop))
+
+    def load(self, start: int, stop: int, content: NDArray[Any]) -> None:
+        """Set the elements `start` to `stop - 1` to what `capture` gave somewhere else.
+
+        BadInput for elements of elsewhere, and for content of another dtype or size.
+        """
+        if not 0 <= start <= stop <= len(self):
+            raise BadInput(
+                f"{self.spec.describe()}: shard {self.shard} has {len(self)} elements, not those"
+                f" from {start} to {stop}"
+            )
+        self._take_back()
+        pieces = self._pieces(start, stop)
+        size = sum([piece.size for piece in pieces])
+        content = check_array(self.spec, "content", content, self._dtype, (size,))
+        at = 0
+        for piece in pieces:
+            piece[:] = content[at : at + piece.size]
+            at += piece.size
+
+    def _pieces(self, start: int, stop: int) -> list[NDArray[Any]]:
+        """Where values and state of these elements are."""
+        pieces = [self._values[start:stop]]
+        for slot in range(self.spec.optimiser.slots):
+            at = slot * self._slot_size
+            pieces.append(self._state[at + start : at + stop])
+        if self.spec.optimiser.counts_steps:
+            at = self.spec.optimiser.slots * self._slot_size
+            first, last = (-(-i // self.layout.elements_per_block) for i in (start, stop))
+            pieces.append(self._state[at + first : at + last])
+        return pieces
 
     def add_up(
         self, blocks: list[NDArray[np.uint64]], values: list[NDArray[Any]]

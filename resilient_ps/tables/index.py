@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from resilient_ps.tables import kernels
+from resilient_ps.tables import parameters, passes
 from resilient_ps.tables.memory import aligned_zeros
 
 MIN_ENTRIES = 256
@@ -34,20 +34,11 @@ class Index:
     def double(self) -> None:
         """Twice as many entries, with all keys and stamps."""
         larger = aligned_zeros(2 * self.entries.size, np.uint64)
-        kernels.rehash(self.entries, larger, kernels.MAX_ROWS)
+        passes.rehash(self.entries, larger, parameters.MAX_ROWS)
         self.entries = larger
 
     def forget_rows_from(self, row: int) -> None:
         """Drop the keys of the rows `row` and above."""
         kept = aligned_zeros(self.entries.size, np.uint64)
-        kernels.rehash(self.entries, kept, row)
+        passes.rehash(self.entries, kept, row)
         self.entries = kept
-
-    def sorted(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """All keys, ascending, and the row of each."""
-        keys, words = self.entries[::2], self.entries[1::2]
-        used = np.flatnonzero(words)
-        keys = keys[used]
-        order = np.argsort(keys)
-        rows = (words[used] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1
-        return keys[order], rows[order]

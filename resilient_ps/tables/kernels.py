@@ -1,4 +1,5 @@
-"""The compiled passes over tables: find rows, create rows, push, pull.
+"""The compiled passes over tables: find rows, create rows, push, pull. numba's; the native module
+does the same (see `passes`).
 
 The index is open addressing with linear probing over entries of 16 bytes: the key, and a word
 whose lower 32 bits are the row's number plus 1 (0: the entry is empty). The upper 32 bits are a
@@ -17,71 +18,47 @@ comes in three arrays: `meta` (int64), `hyper` (float64) and `work` (the table's
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from resilient_ps.tables.compiled import Int, kernel, part
-from resilient_ps.tables.initialisers import fill_row, mix
+from resilient_ps.tables.compiled import kernel, part
+from resilient_ps.tables.filling import fill_row, mix
 from resilient_ps.tables.lanes import address, prefetch_read, prefetch_write
-from resilient_ps.tables.memory import CACHE_LINE_BYTES, aligned_zeros
 from resilient_ps.tables.optimisers import HYPERPARAMETERS
-from resilient_ps.tables.spec import TableSpec
-from resilient_ps.tables.steps import ADAM, NUMBERS, add_run, copy_run, set_adam_rates, step
+from resilient_ps.tables.parameters import (
+    ADAM,
+    BASE,
+    CREATED,
+    DIM,
+    DONE,
+    FORMULA,
+    INDEX_FULL,
+    INDEXABLE,
+    INIT_A,
+    INIT_B,
+    INIT_KIND,
+    INITIAL_STATE,
+    LINE,
+    LOCATED,
+    REPEATED,
+    RING,
+    ROOM,
+    ROOM_FULL,
+    ROWS,
+    SEED,
+    SLOTS,
+    STRIDE,
+    Int,
+)
+from resilient_ps.tables.steps import add_run, copy_run, set_adam_rates, step
 
-MAX_ROWS = (1 << 31) - 2
 BLOCK_KEYS = 16
 KEYS_AHEAD = 20
 ROWS_AHEAD = 12
-RING = 63  # positions share scratch modulo 64: more than are ever under way
-
-# Where numbers stand in `meta`; a ring of scratch for slots follows at SLOTS.
-ROWS, CREATED, INDEXABLE, ROOM, BASE, LOCATED = range(6)
-DIM, STRIDE, LINE, FORMULA, INIT_KIND, SEED, SLOTS = range(6, 13)
-# Where they stand in `hyper`, after the optimiser's own.
-INIT_A, INIT_B, INITIAL_STATE = range(HYPERPARAMETERS, HYPERPARAMETERS + 3)
-
-DONE, INDEX_FULL, ROOM_FULL = 0, 1, 2
-"""What `push_rows` answers: done, or what must grow before it is called again to go on."""
 
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """What the kernels need to know of a table: see the module's docstring.
-
-    `work` begins with the hyperparameters in the table's dtype; a row of scratch follows.
-    """
-
-    meta: NDArray[np.int64]
-    hyper: NDArray[np.float64]
-    work: NDArray[Any]
-
-    @staticmethod
-    def of(spec: TableSpec, dim: int) -> Parameters:
-        """New arrays for a table whose rows have `dim` values."""
-        meta = aligned_zeros(SLOTS + RING + 1, np.int64)
-        meta[FORMULA] = NUMBERS[spec.optimiser.formula]
-        meta[INIT_KIND] = spec.initialiser.kind
-        meta[SEED : SEED + 1].view(np.uint64)[0] = spec.seed
-        meta[DIM] = dim
-        meta[LINE] = CACHE_LINE_BYTES // np.dtype(spec.dtype).itemsize
-        hyper = np.zeros(HYPERPARAMETERS + 3)
-        hyper[[INIT_A, INIT_B]] = spec.initialiser.parameters()
-        hyper[INITIAL_STATE] = spec.optimiser.initial_state()
-        parameters = Parameters(meta, hyper, aligned_zeros(HYPERPARAMETERS + dim, spec.dtype))
-        parameters.set_optimiser(spec)
-        return parameters
-
-    def set_optimiser(self, spec: TableSpec) -> None:
-        """Take over the hyperparameters of `spec.optimiser`."""
-        self.hyper[:HYPERPARAMETERS] = spec.optimiser.hyperparameters()
-        if spec.dtype != "int64":
-            self.work[:HYPERPARAMETERS] = self.hyper[:HYPERPARAMETERS]
 
 
 @part
@@ -159,7 +136,7 @@ def add_repeats(grads: Any, first: Int, following: Any, total: Any, at: Int, dim
 
 @part
 def apply(
-    keys: Any, n: Int, grads: Any, slab: Any, rows: Any, following: Any,
+    keys: Any, n: Int, grads: Any, slab: Any, row_keys: Any, rows: Any, following: Any,
     meta: Any, hyper: Any, work: Any,
 ) -> None:  # fmt: skip
     dim = meta[DIM]
@@ -180,6 +157,7 @@ def apply(
         at = row * stride
         if row >= created_from:
             create_row(slab, at, keys[i], meta, hyper)
+            row_keys[row] = keys[i]
         source, source_at = grads, i * dim
         if following[i] != 0:
             source, source_at = work, HYPERPARAMETERS
@@ -192,11 +170,13 @@ def apply(
 
 @kernel
 def push_rows(
-    keys: Any, grads: Any, entries: Any, slab: Any, scratch: Any, meta: Any, hyper: Any, work: Any
-) -> Int:
+    keys: Any, grads: Any, entries: Any, slab: Any, row_keys: Any, scratch: Any,
+    meta: Any, hyper: Any, work: Any,
+) -> Int:  # fmt: skip
     """One step for every distinct row of `keys`; begins, and goes on after growth.
 
-    `scratch` (int32) has room for twice as many values as there are keys.
+    `scratch` (int32) has room for twice as many values as there are keys. `row_keys` gets the key
+    of every row that is created.
     """
     n = keys.size
     mask = entries.size // 2 - 1
@@ -207,9 +187,42 @@ def push_rows(
     if meta[ROWS] > meta[ROOM]:
         return ROOM_FULL
     apply(
-        address(keys), n, address(grads), address(slab), rows, following,
+        address(keys), n, address(grads), address(slab), address(row_keys), rows, following,
         address(meta), address(hyper), address(work),
     )  # fmt: skip
+    meta[CREATED] = meta[ROWS]
+    meta[BASE] += n
+    meta[LOCATED] = 0
+    return DONE
+
+
+@kernel
+def load_rows(
+    keys: Any, source: Any, columns: Int, entries: Any, slab: Any, row_keys: Any, scratch: Any,
+    meta: Any,
+) -> Int:  # fmt: skip
+    """Set the rows of `keys` to the `columns` values and state that `source` has of each.
+
+    Begins, and goes on after growth, as `push_rows` does.
+    """
+    n = keys.size
+    mask = entries.size // 2 - 1
+    rows, following = address(scratch), address(scratch[scratch.size // 2 :])
+    full = locate(address(keys), n, address(entries), mask, rows, following, address(meta))
+    if full != DONE:
+        return full
+    for i in range(n):
+        if rows[i] < 0:
+            return REPEATED
+    if meta[ROWS] > meta[ROOM]:
+        return ROOM_FULL
+    stride = meta[STRIDE]
+    for i in range(n):
+        if i + ROWS_AHEAD < n:
+            prefetch_write(address(slab), np.int64(rows[i + ROWS_AHEAD]) * stride)
+        row = np.int64(rows[i])
+        row_keys[row] = keys[i]
+        copy_run(address(source), i * columns, address(slab), row * stride, columns)
     meta[CREATED] = meta[ROWS]
     meta[BASE] += n
     meta[LOCATED] = 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from ctypes import addressof, c_char
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,9 @@ def aligned_zeros(elements: int, dtype: Any) -> NDArray[Any]:
         raw, alignment = _mapped(nbytes + HUGE_PAGE_BYTES), HUGE_PAGE_BYTES
     else:
         raw, alignment = np.zeros(nbytes + CACHE_LINE_BYTES, np.uint8), CACHE_LINE_BYTES
-    skip = -raw.ctypes.data % alignment
+    skip = (
+        -addressof(c_char.from_buffer(raw.data)) % alignment
+    )  # `raw.ctypes` takes six times as long
     return raw[skip : skip + nbytes].view(wanted)
 
 

@@ -1,28 +1,31 @@
 """Client-side kernels: group the keys of a request by shard, and move rows to and from that order.
 
 `partition` is a stable counting sort; `gather_rows` and `scatter_rows` move whole rows of any
-dtype as words of 8 or 4 bytes, a cache line at a time.
+dtype as words of 8 or 4 bytes, a cache line at a time. `group_push` and `group_pull` are what a
+request needs, in one pass of the native module where it is in use. A pull ends with `gather_rows`
+of the received rows: it writes the answer from its first to its last byte, and reads one run of
+rows per shard, which is faster than to read in order and to write at random.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from resilient_ps.engine import native
 from resilient_ps.errors import BadInput
 from resilient_ps.hashing import MAX_SHARDS
-from resilient_ps.tables.compiled import Int, kernel, part
-from resilient_ps.tables.initialisers import mix
-from resilient_ps.tables.lanes import address, prefetch_read, prefetch_write
-from resilient_ps.tables.steps import copy_run
 
 MAX_KEYS = 1 << 31
-ROWS_AHEAD = 16
-WORDS_PER_LINE = 8
-_HALF = np.uint64(32)
 _KEYS_DTYPE = np.dtype(np.uint64)
+if native is None:
+    from resilient_ps.tables.grouping import gather_words, group_keys, scatter_words
+else:
+    gather_words, scatter_words = native.gather, native.scatter
+
 _NO_RANKS: NDArray[np.int32] = np.empty(0, np.int32)
 
 
@@ -36,20 +39,16 @@ def partition(
     `rank_of_shard` (int32, shards; a permutation) the shard whose rank is i: so a client orders the
     groups by server and then shard in the same pass.
     """
-    if not 1 <= shards <= MAX_SHARDS:
-        raise BadInput(f"shards must be 1 to {MAX_SHARDS}, not {shards}")
-    if keys.dtype != _KEYS_DTYPE or keys.ndim != 1 or keys.size >= MAX_KEYS:
-        raise BadInput(
-            f"keys must be uint64 of shape (n,), n below {MAX_KEYS};"
-            f" got {keys.dtype} of shape {keys.shape}"
-        )
-    if not keys.flags.carray:
-        keys = np.array(keys)
+    keys = _checked(keys, shards, rank_of_shard)
     ranks = _NO_RANKS if rank_of_shard is None else rank_of_shard
-    if rank_of_shard is not None and (ranks.dtype != np.int32 or ranks.shape != (shards,)):
-        raise BadInput(f"rank_of_shard must be int32 of shape ({shards},)")
     order = np.empty(keys.size, np.uint32)
     grouped = np.empty(keys.size, np.uint64)
+    if native is not None:
+        try:
+            sizes = native.group_keys(keys, shards, rank_of_shard, grouped, order, None)
+        except ValueError as error:
+            raise BadInput(f"rank_of_shard: {error} of 0 to {shards - 1}") from error
+        return order, np.array(sizes, np.int64), grouped
     counts = np.zeros(shards, np.int64)
     work = np.empty(keys.size, np.uint16)
     if not group_keys(keys, order, grouped, counts, ranks, work):
@@ -57,44 +56,46 @@ def partition(
     return order, counts, grouped
 
 
-@part
-def count_groups(keys: Any, n: Int, groups: Any, counts: Any, shards: Int, ranks: Any) -> bool:
-    """`groups[i]`: the group of `keys[i]`; false if a rank is not in `0 .. shards - 1`."""
-    for i in range(n):
-        group = np.int64(((mix(keys[i]) >> _HALF) * np.uint64(shards)) >> _HALF)
-        if ranks.size:
-            group = np.int64(ranks[group])
-            if group < 0 or group >= shards:
-                return False
-        groups[i] = group
-        counts[group] += 1
-    return True
+def _checked(
+    keys: NDArray[np.uint64], shards: int, ranks: NDArray[np.int32] | None
+) -> NDArray[np.uint64]:
+    if not 1 <= shards <= MAX_SHARDS:
+        raise BadInput(f"shards must be 1 to {MAX_SHARDS}, not {shards}")
+    if keys.dtype != _KEYS_DTYPE or keys.ndim != 1 or keys.size >= MAX_KEYS:
+        raise BadInput(
+            f"keys must be uint64 of shape (n,), n below {MAX_KEYS};"
+            f" got {keys.dtype} of shape {keys.shape}"
+        )
+    if ranks is not None and (ranks.dtype != np.int32 or ranks.shape != (shards,)):
+        raise BadInput(f"rank_of_shard must be int32 of shape ({shards},)")
+    return keys if keys.flags.carray else np.array(keys)
 
 
-@kernel
-def group_keys(keys: Any, order: Any, grouped: Any, counts: Any, ranks: Any, work: Any) -> bool:
-    """`work` (uint16) has room for a group number per key."""
-    n = keys.size
-    key, group_of, order_at, grouped_at = (
-        address(keys),
-        address(work),
-        address(order),
-        address(grouped),
-    )
-    if not count_groups(key, n, group_of, address(counts), counts.size, ranks):
-        return False
-    next_at = np.empty(counts.size, np.int64)
-    total = np.int64(0)
-    for shard in range(counts.size):
-        next_at[shard] = total
-        total += counts[shard]
-    for i in range(n):
-        group = np.int64(group_of[i])
-        at = next_at[group]
-        next_at[group] = at + 1
-        order_at[at] = i
-        grouped_at[at] = key[i]
-    return True
+def group_push(
+    keys: NDArray[np.uint64], rows: NDArray[Any], shards: int, ranks: NDArray[np.int32]
+) -> tuple[NDArray[np.uint64], NDArray[Any], Sequence[int]]:
+    """`keys` (n,) and their `rows` (n, d), both grouped as `partition` does, and the counts."""
+    if native is None:
+        order, counts, grouped = partition(keys, shards, ranks)
+        return grouped, gather_rows(rows, order, np.empty_like(rows)), counts.tolist()
+    keys = _checked(keys, shards, ranks)
+    grouped, grouped_rows = np.empty_like(keys), np.empty_like(rows)
+    counts = native.group_rows(keys, shards, ranks, grouped, rows, grouped_rows)
+    return grouped, grouped_rows, counts
+
+
+def group_pull(
+    keys: NDArray[np.uint64], shards: int, ranks: NDArray[np.int32]
+) -> tuple[NDArray[np.uint64], NDArray[np.uint32], Sequence[int]]:
+    """The grouped keys; for each key its place among them (uint32); and the counts."""
+    if native is None:
+        order, counts, grouped = partition(keys, shards, ranks)
+        places = np.empty_like(order)
+        places[order] = np.arange(order.size, dtype=np.uint32)
+        return grouped, places, counts.tolist()
+    keys = _checked(keys, shards, ranks)
+    grouped, places = np.empty_like(keys), np.empty(keys.size, np.uint32)
+    return grouped, places, native.group_keys(keys, shards, ranks, grouped, None, places)
 
 
 def gather_rows(values: NDArray[Any], order: NDArray[np.uint32], out: NDArray[Any]) -> NDArray[Any]:
@@ -104,6 +105,14 @@ def gather_rows(values: NDArray[Any], order: NDArray[np.uint32], out: NDArray[An
     if not gather_words(_writable(source), order, target):
         raise BadInput(f"order names a row beyond the {source.shape[0]} rows")
     return out
+
+
+def ungroup(rows: NDArray[Any], places: NDArray[np.uint32], out: NDArray[Any]) -> None:
+    """`out[i] = rows[places[i]]`: the end of a pull, whose arrays `group_pull` has fitted."""
+    if native is None:
+        gather_rows(rows, places, out)
+    elif not native.gather(rows, places, out):
+        raise BadInput(f"places name a row beyond the {len(rows)} rows")
 
 
 def scatter_rows(
@@ -143,47 +152,3 @@ def _check_move(
         )
     if not target.flags.writeable:
         raise BadInput("the rows to write are read-only")
-
-
-@part
-def gather(source: Any, rows: Int, order: Any, n: Int, out: Any, width: Int) -> bool:
-    for i in range(n):
-        if i + ROWS_AHEAD < n:
-            soon = np.int64(order[i + ROWS_AHEAD])
-            prefetch_read(source, soon * width)
-            if width > WORDS_PER_LINE:
-                prefetch_read(source, soon * width + WORDS_PER_LINE)
-        row = np.int64(order[i])
-        if row >= rows:
-            return False
-        copy_run(source, row * width, out, i * width, width)
-    return True
-
-
-@part
-def scatter(grouped: Any, order: Any, n: Int, out: Any, rows: Int, width: Int) -> bool:
-    for i in range(n):
-        if i + ROWS_AHEAD < n:
-            soon = np.int64(order[i + ROWS_AHEAD])
-            prefetch_write(out, soon * width)
-            if width > WORDS_PER_LINE:
-                prefetch_write(out, soon * width + WORDS_PER_LINE)
-        row = np.int64(order[i])
-        if row >= rows:
-            return False
-        copy_run(grouped, i * width, out, row * width, width)
-    return True
-
-
-@kernel
-def gather_words(source: Any, order: Any, out: Any) -> bool:
-    """False, and some rows not written, if `order` names a row that `source` has not."""
-    n, width = out.shape
-    return gather(address(source), source.shape[0], address(order), n, address(out), width)
-
-
-@kernel
-def scatter_words(grouped: Any, order: Any, out: Any) -> bool:
-    """False, and some rows not written, if `order` names a row that `out` has not."""
-    n, width = grouped.shape
-    return scatter(address(grouped), address(order), n, address(out), out.shape[0], width)

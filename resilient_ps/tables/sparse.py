@@ -7,6 +7,7 @@ growth. Rows are `[values | state]`, contiguous in one slab that begins at a cac
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from resilient_ps.errors import BadInput
-from resilient_ps.tables import kernels
-from resilient_ps.tables.compiled import Int
+from resilient_ps.tables import parameters, passes
 from resilient_ps.tables.index import Index
 from resilient_ps.tables.memory import CACHE_LINE_BYTES, aligned_zeros, grown
 from resilient_ps.tables.request import UINT64, check_array
 from resilient_ps.tables.spec import SparseSpec
 
-MAX_ROWS = kernels.MAX_ROWS
+MAX_ROWS = parameters.MAX_ROWS
 MAX_KEYS_PER_CALL = 1 << 30
 _FIRST_ROWS = 64
 _FIRST_SCRATCH_KEYS = 1024
@@ -41,28 +41,34 @@ class SparseShard:
         self.max_rows = max_rows
         self._dtype = np.dtype(spec.dtype)
         self._row_shape = (spec.dim,)
-        self._columns = spec.dim + spec.optimiser.state_columns(spec.dim)
-        self._stride = row_stride(self._columns, self._dtype.itemsize)
+        self.columns = spec.dim + spec.optimiser.state_columns(spec.dim)
+        self._stride = row_stride(self.columns, self._dtype.itemsize)
         self._index = Index()
         self._slab = aligned_zeros(0, self._dtype)
+        self._row_keys: NDArray[np.uint64] = aligned_zeros(0, np.uint64)
         self._scratch = np.empty(2 * _FIRST_SCRATCH_KEYS, np.int32)
-        self._parameters = kernels.Parameters.of(spec, spec.dim)
+        self._parameters = parameters.Parameters.of(spec, spec.dim)
         self._meta = self._parameters.meta
         self._hyper = self._parameters.hyper
-        self._meta[kernels.STRIDE] = self._stride
-        self._meta[kernels.BASE] = 1
-        self._meta[kernels.INDEXABLE] = self._index.indexable
+        self._meta[parameters.STRIDE] = self._stride
+        self._meta[parameters.BASE] = 1
+        self._meta[parameters.INDEXABLE] = self._index.indexable
         self._make_room(_FIRST_ROWS)
 
     def __len__(self) -> int:
         """Rows created so far."""
-        return int(self._meta[kernels.CREATED])
+        return int(self._meta[parameters.CREATED])
 
     @property
     def bytes_held(self) -> int:
         """Bytes of rows, index and scratch, as far as memory was written."""
-        rows = len(self) * self._stride * self._dtype.itemsize
+        rows = len(self) * (self._stride * self._dtype.itemsize + self._row_keys.itemsize)
         return rows + self._index.bytes_held + int(self._scratch.nbytes)
+
+    @property
+    def lr(self) -> float:
+        """The present learning rate; 0 if the optimiser has none."""
+        return float(self._parameters.hyper[0])
 
     def set_lr(self, lr: float) -> None:
         """Use this learning rate from the next push on; BadInput if the optimiser has none."""
@@ -81,7 +87,7 @@ class SparseShard:
             out = np.empty(shape, self._dtype)
         elif check_array(self.spec, "out", out, self._dtype, shape) is not out:
             raise BadInput(f"{self.spec.describe()}: out must be writable and in C order")
-        kernels.pull_rows(keys, out, self._index.entries, self._slab, self._meta, self._hyper)
+        passes.pull_rows(keys, out, self._index.entries, self._slab, self._meta, self._hyper)
         return out
 
     def push(self, keys: NDArray[np.uint64], grads: NDArray[Any]) -> None:
@@ -92,27 +98,56 @@ class SparseShard:
         """
         keys = self._checked_keys(keys)
         grads = check_array(self.spec, "gradients", grads, self._dtype, (keys.size, self.spec.dim))
-        self._prepare(keys.size)
         flat = grads.reshape(-1)
-        while full := kernels.push_rows(
-            keys,
-            flat,
-            self._index.entries,
-            self._slab,
-            self._scratch,
-            self._meta,
-            self._hyper,
-            self._parameters.work,
-        ):
-            try:
-                self._grow(full)
-            except (BadInput, MemoryError, OSError):
-                self._undo()
-                raise
+        self._prepare(keys.size)
+        self._finish(
+            lambda: passes.push_rows(
+                keys,
+                flat,
+                self._index.entries,
+                self._slab,
+                self._row_keys,
+                self._scratch,
+                self._meta,
+                self._hyper,
+                self._parameters.work,
+            )
+        )
+
+    def load(self, keys: NDArray[np.uint64], rows: NDArray[Any]) -> None:
+        """Make the rows of `keys` (uint64, shape (n,), no repeats) what they were somewhere else.
+
+        `rows`: the table's dtype, shape (n, `columns`): values, then state. Missing rows are
+        created. After BadInput nothing has changed.
+        """
+        keys = self._checked_keys(keys)
+        rows = check_array(self.spec, "rows", rows, self._dtype, (keys.size, self.columns))
+        flat = rows.reshape(-1)
+        self._prepare(keys.size)
+        self._finish(
+            lambda: passes.load_rows(
+                keys,
+                flat,
+                self.columns,
+                self._index.entries,
+                self._slab,
+                self._row_keys,
+                self._scratch,
+                self._meta,
+            )
+        )
+
+    def capture(self, first: int, last: int) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+        """Copies of the rows `first` to `last - 1` in the order of their creation, for `load`.
+
+        Their keys, and their values and state, shape (n, `columns`).
+        """
+        rows = self._slab[first * self._stride : last * self._stride].reshape(-1, self._stride)
+        return self._row_keys[first:last].copy(), rows[:, : self.columns].copy()
 
     def keys(self) -> NDArray[np.uint64]:
         """All keys, ascending."""
-        return self._index.sorted()[0]
+        return np.sort(self._row_keys[: len(self)])
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[Any]:
         """As `pull`."""
@@ -120,10 +155,11 @@ class SparseShard:
 
     def export(self) -> tuple[NDArray[np.uint64], NDArray[Any], NDArray[Any]]:
         """Copies of all keys (ascending), their values (n, dim) and state (n, columns)."""
-        keys, rows = self._index.sorted()
+        keys = self._row_keys[: len(self)]
+        rows = np.argsort(keys)
         used = self._slab[: len(self) * self._stride].reshape(-1, self._stride)
         dim = self.spec.dim
-        return keys, used[rows, :dim], used[rows, dim : self._columns]
+        return keys[rows], used[rows, :dim], used[rows, dim : self.columns]
 
     def digest(self) -> str:
         """XXH3-128 of keys, values and state in key order: equal contents, equal digest."""
@@ -145,36 +181,48 @@ class SparseShard:
         """Room in the scratch for `count` keys, and as many stamps."""
         if 2 * count > self._scratch.size:
             self._scratch = np.empty(2 * max(count, self._scratch.size), np.int32)
-        if self._meta[kernels.BASE] + count > _MAX_STAMP:
-            kernels.forget_stamps(self._index.entries)
-            self._meta[kernels.BASE] = 1
+        if self._meta[parameters.BASE] + count > _MAX_STAMP:
+            passes.forget_stamps(self._index.entries)
+            self._meta[parameters.BASE] = 1
 
-    def _grow(self, full: Int) -> None:
-        rows = int(self._meta[kernels.ROWS])
+    def _finish(self, run: Callable[[], parameters.Int]) -> None:
+        """Call a kernel until it is done; whatever it lacks grows in between."""
+        while full := run():
+            try:
+                self._grow(full)
+            except (BadInput, MemoryError, OSError):
+                self._undo()
+                raise
+
+    def _grow(self, full: parameters.Int) -> None:
+        if full == parameters.REPEATED:
+            raise BadInput(f"{self.spec.describe()}: a key is to be loaded twice at once")
+        rows = int(self._meta[parameters.ROWS])
         if rows > self.max_rows:
             raise BadInput(
                 f"{self.spec.describe()}: this push would make more than {self.max_rows} rows in a"
                 " shard: use more shards, or hash the keys into a smaller range"
             )
-        if full == kernels.INDEX_FULL:
+        if full == parameters.INDEX_FULL:
             self._index.double()
-            self._meta[kernels.INDEXABLE] = self._index.indexable
+            self._meta[parameters.INDEXABLE] = self._index.indexable
         else:
             self._make_room(rows)
 
     def _make_room(self, rows: int) -> None:
-        room = min(max(rows, 2 * int(self._meta[kernels.ROOM])), self.max_rows)
+        room = min(max(rows, 2 * int(self._meta[parameters.ROOM])), self.max_rows)
         self._slab = grown(self._slab, room * self._stride)
-        self._meta[kernels.ROOM] = room
+        self._row_keys = grown(self._row_keys, room)
+        self._meta[parameters.ROOM] = room
 
     def _undo(self) -> None:
         """Forget the rows that an unfinished push has numbered; their memory was not written."""
-        created = self._meta[kernels.CREATED]
+        created = self._meta[parameters.CREATED]
         self._index.forget_rows_from(int(created))
-        self._meta[kernels.ROWS] = created
-        self._meta[kernels.LOCATED] = 0
-        kernels.forget_stamps(self._index.entries)
-        self._meta[kernels.BASE] = 1
+        self._meta[parameters.ROWS] = created
+        self._meta[parameters.LOCATED] = 0
+        passes.forget_stamps(self._index.entries)
+        self._meta[parameters.BASE] = 1
 
 
 def row_stride(columns: int, item_bytes: int) -> int:

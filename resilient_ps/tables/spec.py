@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -23,6 +24,7 @@ MAX_DIM = 4096
 MAX_DIMENSIONS = 8
 MAX_DENSE_ELEMENTS = 1 << 32
 MAX_SPEC_JSON_CHARS = 4096
+_KEPT = 256  # specifications that need not be read again: every replica of a table is told its own
 _NAME = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
 _MAX_EXACT_INTEGER = 2.0**53
 
@@ -130,6 +132,7 @@ def check_name(name: object) -> str:
     return name
 
 
+@functools.lru_cache(_KEPT)
 def spec_from_json(text: str | bytes) -> TableSpec:
     """The specification that `to_json` gave this text for; BadInput for anything else."""
     data = _parse(text)

@@ -16,8 +16,9 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from resilient_ps.tables.compiled import Int, part
+from resilient_ps.tables.compiled import part
 from resilient_ps.tables.lanes import Vector, emitted, for_vectors
+from resilient_ps.tables.parameters import FORMULA_NAMES, NUMBERS, Int
 
 Slots = tuple[Vector, ...]
 
@@ -83,8 +84,7 @@ FORMULAS: dict[str, tuple[Callable[..., Slots], int]] = {
     "adam": (adam, 2),
     "ftrl": (ftrl, 2),
 }
-NUMBERS = {name: number for number, name in enumerate(FORMULAS)}
-ADAM = NUMBERS["adam"]
+assert tuple(FORMULAS) == FORMULA_NAMES
 
 
 @part

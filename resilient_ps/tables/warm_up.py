@@ -1,8 +1,8 @@
 """Compile or load all kernels before they are needed, so that no request waits for a compiler.
 
-A kernel is compiled once per dtype for a machine, which takes seconds, and then lies in numba's
-cache; loading it takes milliseconds. Servers call `warm_up` before they listen, clients
-`warm_up_client` when they connect.
+With the native module nothing is left to do. A numba kernel is compiled once per dtype for a
+machine, which takes seconds, and then lies in numba's cache; loading it takes milliseconds. Servers
+call `warm_up` before they listen, clients `warm_up_client` when they connect.
 """
 
 from __future__ import annotations
@@ -13,26 +13,37 @@ from typing import Any
 
 import numpy as np
 
-from resilient_ps.tables import kernels, partition
+from resilient_ps.engine import ENGINE
+from resilient_ps.tables import partition, passes
 from resilient_ps.tables.dense import DenseLayout, DenseShard
 from resilient_ps.tables.sparse import SparseShard
 from resilient_ps.tables.spec import DTYPES, DenseSpec, Dtype, SparseSpec
 
 Progress = Callable[[str], None]
 
-SERVER_KERNELS: tuple[Any, ...] = (
-    kernels.push_rows,
-    kernels.pull_rows,
-    kernels.rehash,
-    kernels.forget_stamps,
-    kernels.push_blocks,
-    kernels.fill_rows,
-)
-CLIENT_KERNELS: tuple[Any, ...] = (
-    partition.group_keys,
-    partition.gather_words,
-    partition.scatter_words,
-)
+NOTHING_TO_DO = ENGINE == "native"
+
+
+def server_kernels() -> tuple[Any, ...]:
+    """numba's kernels of servers."""
+    from resilient_ps.tables import kernels
+
+    return (
+        kernels.push_rows,
+        kernels.load_rows,
+        kernels.pull_rows,
+        kernels.rehash,
+        kernels.forget_stamps,
+        kernels.push_blocks,
+        kernels.fill_rows,
+    )
+
+
+def client_kernels() -> tuple[Any, ...]:
+    """numba's kernels of clients."""
+    from resilient_ps.tables import grouping
+
+    return (grouping.group_keys, grouping.gather_words, grouping.scatter_words)
 
 
 @dataclass(frozen=True)
@@ -51,13 +62,17 @@ def warm_up(dtypes: Iterable[Dtype] = DTYPES, progress: Progress | None = None) 
 
     `progress` is called with a line of text before each part.
     """
+    if NOTHING_TO_DO:
+        return WarmUp(0, 0, 0)
     parts = [(f"kernels for {dtype} tables", _table_run(dtype)) for dtype in dtypes]
-    return _measured(SERVER_KERNELS, parts, progress)
+    return _measured(server_kernels(), parts, progress)
 
 
 def warm_up_client(progress: Progress | None = None) -> WarmUp:
     """Make the kernels ready that group keys by shard and move rows."""
-    return _measured(CLIENT_KERNELS, [("kernels of the client", _run_client)], progress)
+    if NOTHING_TO_DO:
+        return WarmUp(0, 0, 0)
+    return _measured(client_kernels(), [("kernels of the client", _run_client)], progress)
 
 
 def _measured(
@@ -91,7 +106,8 @@ def _table_run(dtype: Dtype) -> Callable[[], None]:
         keys = np.arange(1024, dtype=np.uint64)  # enough to make the index grow
         sparse.push(keys, np.ones((keys.size, 1), dtype))
         sparse.pull(keys)
-        kernels.forget_stamps(np.zeros(2, np.uint64))
+        sparse.load(*sparse.capture(0, 1))
+        passes.forget_stamps(np.zeros(2, np.uint64))
         spec = DenseSpec("warm-up", (1,), dtype)
         dense = DenseShard(spec, DenseLayout(spec, 1), 0)
         dense.push(dense.blocks, np.ones(1, dtype))

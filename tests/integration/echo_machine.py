@@ -70,9 +70,9 @@ class EchoMachine:
 
     def _on_message(self, peer: str, message: Message, now_ns: int) -> list[Effect]:
         match message:
-            case Hello(_, "echo", _):
+            case Hello(_, "echo"):
                 return [Send(peer, Welcome("echo", os.getpid(), 1))]
-            case Hello(_, cluster, _):
+            case Hello(_, cluster):
                 why = f"this is cluster {CLUSTER!r}, not {cluster!r}: check the address"
                 return [Send(peer, Refuse(why)), Drop(peer, why)]
             case Request():
@@ -107,7 +107,14 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=1024)
     parser.add_argument("--stubborn", action="store_true")
     parser.add_argument("--name", default="echo")
-    for flag in ("--cluster", "--etcd", "--initial-servers", "--log-format"):
+    for flag in (
+        "--cluster",
+        "--etcd",
+        "--initial-servers",
+        "--log-format",
+        "--replicas",
+        "--min-in-sync",
+    ):
         parser.add_argument(flag)  # those of a real server, to be started in its place
     args = parser.parse_args()
     listening = listen_on(args.listen, args.unix)

@@ -16,6 +16,7 @@ from resilient_ps.coordinator.kv import Kv
 from resilient_ps.machine import Effect, Event, Exit, Started, StopAsked
 from resilient_ps.messages import Hello
 from resilient_ps.runtime.addresses import Address
+from resilient_ps.runtime.clock import Clock
 from resilient_ps.runtime.host import Host
 from resilient_ps.runtime.limits import HostLimits
 from resilient_ps.runtime.listening import listen_on
@@ -58,10 +59,11 @@ class HostThread:
         machine: Any,
         *,
         directory: Servers | None = None,
-        hello: Hello | None = None,
+        hello: Callable[[], Hello] | Hello | None = None,
         kv: Kv | None = None,
         limits: HostLimits | None = None,
         unix_path: str | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._ready = threading.Event()
         self.log = StringIO()
@@ -74,6 +76,7 @@ class HostThread:
             hello=hello,
             kv=kv,
             limits=limits,
+            clock=clock,
             log=Logger(self.log, format="json"),
             ready=self._ready.set,
         )

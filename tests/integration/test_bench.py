@@ -9,6 +9,7 @@ from resilient_ps.cli.bench.cases import Case, SparseShape, dense_cases, sparse_
 from resilient_ps.cli.bench.raw import RawPeer, memcpy_bytes_per_s
 from resilient_ps.cli.bench.report import as_json, as_table
 from resilient_ps.cli.bench.run import Plan, Row, run_several, run_single
+from resilient_ps.engine import ENGINE
 
 SHAPE = SparseShape(2_000, 16)
 
@@ -30,6 +31,7 @@ def test_all_kinds_of_cases_are_measured_and_reported(tmp_path: Path) -> None:
     assert (rows[-1].servers, rows[-1].workers) == (2, 2)
     report = as_json(rows, {}, seconds=1.0)
     assert [row["case"] for row in report["rows"]] == [row.case.name for row in rows]
+    assert report["kernels"] == ENGINE
     assert as_table(rows).row_count == len(rows)
 
 

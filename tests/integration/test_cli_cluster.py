@@ -65,11 +65,11 @@ def test_status_shows_servers_shards_and_the_coordinator(shell: Shell) -> None:
 
 
 def test_a_silent_server_is_named_and_not_fatal(cluster: RunningCluster, shell: Shell) -> None:
-    cluster.processes.pause(1)
+    cluster.processes.pause("s2")
     try:
         ended = shell("status", "--deadline", "0.3")
     finally:
-        cluster.processes.resume(1)
+        cluster.processes.resume("s2")
     assert ended.code == 0
     assert "s2: server s2 does not answer" in ended.out
     assert re.search(r"s2 +silent", ended.out)
@@ -250,18 +250,23 @@ def test_shards_without_a_primary_are_exit_code_3(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     flags = ["--lease-ttl", "1"]
-    with ps.local_cluster(2, name="dead", coordination="embedded", server_flags=flags) as cluster:
+    with ps.local_cluster(
+        2, replicas=1, name="dead", coordination="embedded", server_flags=flags
+    ) as cluster:
         cluster.connect().close()  # all shards are placed
-        cluster.processes.kill(1)
+        cluster.processes.kill("s2")
         shell, where = Shell(capsys), ("--etcd", cluster.etcd, "--cluster", "dead")
         ended = shell("status", "--json", *where)
         while ended.code == 0:  # until its lease has ended
             ended = shell("status", "--json", *where)
         assert ended.code == 3
         assert ended.json["healthy"] is False
+        assert {s["state"] for s in ended.json["shards"] if s["primary"] == "s2"} == {"lost"}
         dead = {s["server"]: s["alive"] for s in ended.json["servers"]}
         assert dead == {"s1": True, "s2": False}
-        assert "its primary s2 is gone" in shell("status", *where).out
+        told = shell("status", *where).out
+        assert "LOST: of those that held it none lives (s2 is gone)" in told
+        assert "begin again with another --cluster" in told
         removed = shell("table", "rm", "t", "--yes", "--deadline", "0.5", *where)
         assert removed.code == 3
         assert "not complete" in removed.err

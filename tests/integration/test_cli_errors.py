@@ -31,6 +31,10 @@ COMMANDS = [
     ("job", "stop"),
     ("job", "rm"),
     ("job", "leave"),
+    ("server", "drain"),
+    ("simulate",),
+    ("chaos",),
+    ("chaos", "bench"),
     ("version",),
 ]
 
@@ -84,6 +88,15 @@ def test_the_version_is_printed(shell: Shell) -> None:
         ),
         (("server", "--listen", "127.0.0.1:0", "--cluster", "a/b"), "'a/b' cannot name a cluster"),
         (("server", "--listen", "127.0.0.1:0", "--weight", "-1"), "weight"),
+        (("server", "--replicas", "17"), "'--replicas'"),
+        (
+            ("server", "--replicas", "2", "--min-in-sync", "3"),
+            "--min-in-sync 3 with --replicas 2: use 1 to 2",
+        ),
+        (
+            ("local", "--servers", "1", "--min-in-sync", "2"),
+            "--min-in-sync 2 with --servers 1: use at most 1, or more servers",
+        ),
         (("status", "--etcd", "nonsense"), "nonsense"),
         (("job", "leave", "j", "-1"), "-1"),
     ],
@@ -192,8 +205,8 @@ def test_a_plan_survives_the_way_through_its_flags() -> None:
         again[word] = True if word == "--dense" else next(words)
     assert again == {
         "--dataset": "a b.csv", "--job": "j", "--consistency": "bsp:mean", "--format": "auto",
-        "--batch-size": "1024", "--epochs": "3", "--lr": "1e-05", "--l2": "100.0",
-        "--hidden": "", "--label": "y", "--dense": True, "--seed": "0",
+        "--batch-size": "1024", "--epochs": "3", "--schedule": "static", "--lr": "1e-05",
+        "--l2": "100.0", "--hidden": "", "--label": "y", "--dense": True, "--seed": "0",
     }  # fmt: skip
 
 
@@ -239,4 +252,5 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 
 def test_the_application_knows_all_commands() -> None:
     names = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
+    names |= {group.name for group in app.registered_groups}
     assert {command[0] for command in COMMANDS} - {"table", "job"} <= names

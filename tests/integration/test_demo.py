@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from cli_process import descendants, lines_until, start, still_running
+from cli_process import Shell, descendants, lines_until, start, still_running
 
 from resilient_ps.cli.demo import verdict
+from resilient_ps.cli.progress import Training, marks_of
+from resilient_ps.cli.worker import Told
 
 KEYS = ["samples", "seconds", "samples_per_s", "auc", "auc_sklearn", "logloss", "servers",
         "workers", "coordination"]  # fmt: skip
@@ -31,13 +34,18 @@ def rows(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+@pytest.fixture
 def temporary(tmp_path: Path) -> Path:
     folder = tmp_path / "temporary"
     folder.mkdir()
     return folder
 
 
-def run_demo(temporary: Path, *flags: str) -> tuple[int, dict[str, object], str]:
+def run_demo(temporary: Path, *flags: str) -> tuple[int, dict[str, Any], str]:
     with start("demo", "--json", *flags, temporary=temporary) as process:
         out, errors = process.communicate(timeout=110)
     assert out.count("\n") == 1, errors
@@ -92,3 +100,72 @@ def test_the_verdict_is_about_what_scikit_learn_reaches() -> None:
     worse = verdict({"auc": 0.7549, "auc_sklearn": 0.76})
     assert worse is not None
     assert "0.7549 is 0.0051 below scikit-learn's 0.7600" in worse
+
+
+# -- a server that is killed in the middle
+
+
+def test_a_server_killed_in_the_middle_leaves_no_trace_in_the_model_under_bsp(
+    temporary: Path, rows: Path
+) -> None:
+    code, result, errors = run_demo(
+        temporary, "--kill", "--dataset", str(rows), "--consistency", "bsp", "--servers", "2",
+        "--workers", "2", "--epochs", "40", "--batch-size", "100", "--no-sklearn",
+    )  # fmt: skip
+    assert code == 0, errors
+    killed, calm = result["killed"], result["undisturbed"]
+    assert calm["digest"] == result["digest"]
+    assert calm["samples"] == result["samples"] == 40 * 3200
+    assert killed["in_sync_after_s"] > 0
+    for text in (
+        f"SIGKILL to {killed['server']}, the primary of shards {killed['shards'][0]}",
+        "the other servers went on in its place",
+        f"{killed['server']} is started again, with empty memory",
+        f"{killed['server']} has caught up after",
+    ):
+        assert text in errors
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_kill_needs_a_server_that_goes_on(shell: Shell) -> None:
+    ended = shell("demo", "--kill", "--servers", "1")
+    assert ended.code == 2
+    assert "--kill needs at least 2 --servers" in ended.err
+
+
+def test_the_verdict_on_a_kill_is_about_what_the_consistency_promises() -> None:
+    calm = {"auc": 0.75, "digest": "a" * 64}
+    result = {"auc": 0.75, "auc_sklearn": None, "digest": "b" * 64, "undisturbed": calm}
+    other = verdict({**result, "consistency": "bsp"})
+    assert other is not None
+    assert "under BSP they must be byte-identical" in other
+    assert verdict({**result, "consistency": "bsp", "digest": "a" * 64}) is None
+    assert verdict({**result, "consistency": "ssp:3"}) is None
+    worse = verdict({**result, "consistency": "ssp:3", "auc": 0.7449})
+    assert worse is not None
+    assert "0.7449 differs from that of the undisturbed run, 0.7500" in worse
+
+
+# -- what is shown meanwhile
+
+
+def test_what_the_processes_of_a_rank_do_one_after_the_other_is_added_up() -> None:
+    training = Training(None, begun_s=0.0)
+    training.take([Told(0, "ready", earlier=40), Told(0, "training", samples=30, earlier=40)])
+    assert training.samples == 30
+    # killed: of its 30 samples 20 had been ticked
+    training.take([Told(0, "ready", earlier=60), Told(1, "training", samples=5)])
+    assert training.samples == 20 + 5
+    training.take([Told(0, "done", samples=7, earlier=60, begun_s=9.0)])
+    assert training.samples == 27 + 5
+
+
+def test_a_dip_of_the_rate_can_be_seen() -> None:
+    training = Training(None, begun_s=0.0)
+    for half, samples in enumerate([0, 800, 1600, 1600, 2000, 2800]):
+        training.take([Told(0, "training", samples=samples)])
+        training.look(half / 2)
+    assert training.rates == [1600, 1600, 0, 800, 1600]
+    assert marks_of(training.rates) == "██▁▅█"
+    assert marks_of([]) == ""
+    assert marks_of([0.0]) == "▁"

@@ -15,8 +15,9 @@ from echo_machine import CLUSTER
 from echo_process import EchoProcess
 from wire_peer import WirePeer
 
-from resilient_ps.frames import _HEAD
+from resilient_ps.framing import HEAD
 from resilient_ps.messages import (
+    PROTOCOL,
     Answer,
     Ask,
     Hello,
@@ -53,7 +54,7 @@ def lives_on(server: EchoProcess) -> Iterator[None]:
 
 
 def head(kind: int = Kind.PUSH, meta: int = 0, keys: int = 0, size: int = 0) -> bytes:
-    return _HEAD.pack(MAGIC, VERSION, kind, 1, 0, meta, keys, size, 7)
+    return HEAD.pack(MAGIC, VERSION, kind, 1, 0, meta, keys, size, 7)
 
 
 def refusal_of(peer: WirePeer) -> str:
@@ -75,7 +76,7 @@ def refusal_of(peer: WirePeer) -> str:
         (head(size=2**60), "over the limit"),
         (head(meta=2**32 - 1), "over the limit"),
         (head(size=4), "over the limit"),  # more than a greeting may carry
-        (_HEAD.pack(MAGIC, 77, 1, 0, 0, 0, 0, 0, 0), "frame version 77"),
+        (HEAD.pack(MAGIC, 77, 1, 0, 0, 0, 0, 0, 0), "frame version 77"),
     ],
     ids=["http", "text", "pickle", "random", "much", "2^60", "meta", "stranger", "version"],
 )
@@ -184,7 +185,7 @@ def test_more_connections_than_the_limit_are_refused(tmp_path: Path) -> None:
 def test_hello_and_requests_may_come_in_one_piece(server: EchoProcess) -> None:
     with server.peer() as peer:
         push = Request(Kind.PUSH, 1, (Part(0, elements=9),), values=(np.zeros(9),))
-        data = [bytes(part) for part in (*encode(Hello(1, CLUSTER, "x")), *encode(push))]
+        data = [bytes(part) for part in (*encode(Hello(PROTOCOL, CLUSTER, "x")), *encode(push))]
         peer.socket.sendall(b"".join(data))
         assert isinstance(peer.receive(), Welcome)
         assert isinstance(peer.receive(), Answer)

@@ -27,12 +27,12 @@ from resilient_ps.machine import (
     Send,
     Started,
 )
-from resilient_ps.messages import Ask, Hello, Kind, Part, Refuse, Request, Told, Welcome
+from resilient_ps.messages import PROTOCOL, Ask, Hello, Kind, Part, Refuse, Request, Told, Welcome
 from resilient_ps.runtime.addresses import Address
 from resilient_ps.runtime.limits import HostLimits
 from resilient_ps.runtime.listening import listen_on
 
-HELLO = Hello(1, CLUSTER, "server a")
+HELLO = Hello(PROTOCOL, CLUSTER, "server a")
 
 
 # ------------------------------------------------------------------------------- listening
@@ -330,6 +330,19 @@ def test_a_second_sigint_ends_at_once(tmp_path: Path) -> None:
         assert peer.ask(Ask(1, "still there")) == Told(1, "still there")
         server.process.send_signal(signal.SIGINT)
         assert server.wait() == 130
+
+
+def test_a_second_sigterm_ends_at_once(tmp_path: Path) -> None:
+    with EchoProcess(tmp_path, "--stubborn") as server, server.peer() as peer:
+        peer.greet(CLUSTER)
+        server.process.send_signal(signal.SIGTERM)
+        while peer.ask(Ask(1, "stops asked")) != Told(1, "1"):
+            pass
+        with server.peer() as late:
+            assert isinstance(late.greet(CLUSTER), Welcome)  # the host serves until the exit
+            assert late.ask(Ask(1, "timer")) == Told(0, "timer")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait() == 143
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -35,7 +35,7 @@ from resilient_ps.coordinator.kv import (
 from resilient_ps.coordinator.memory import MemoryKv
 from resilient_ps.coordinator.runtime.memory_client import MemoryClient
 from resilient_ps.errors import BadInput, DeadlineExceeded, NotFound, Unavailable
-from resilient_ps.machine import Effect, Started
+from resilient_ps.machine import Effect, Event, Exit, SetTimer, Started, TimerFired
 from resilient_ps.runtime.kv_bridge import CALL_THREADS, MAX_WAITING_CALLS, MAX_WATCHES
 
 
@@ -209,3 +209,24 @@ def test_a_host_ends_while_calls_hang() -> None:
             pass
         assert running.code == 0
         store.release.set()
+
+
+class SlowStore(MemoryClient):
+    """A store that takes a moment to end a lease."""
+
+    def revoke(self, lease: int, *, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
+        threading.Event().wait(0.1)
+        super().revoke(lease, deadline_s=deadline_s)
+
+
+def test_what_is_called_for_with_the_last_breath_is_carried_out() -> None:
+    with closing(SlowStore(MemoryKv())) as store:
+        lease = store.grant(60).lease
+        last = [KvCall(1, LeaseRevoke(lease)), Exit(0, "over")]
+
+        def script(event: Event) -> list[Effect]:
+            return last if isinstance(event, TimerFired) else [SetTimer("end", 1)]
+
+        with HostThread(Followed(script), kv=store) as running:
+            running.join()
+        assert store.refresh(lease) == 0

@@ -15,7 +15,7 @@ from echo_machine import CLUSTER
 from echo_process import PROGRAM
 from wire_peer import TIMEOUT_S, WirePeer
 
-from resilient_ps.errors import BadInput, Unavailable
+from resilient_ps.errors import BadInput, NotFound, Unavailable
 from resilient_ps.messages import Ask, Told, Welcome
 from resilient_ps.runtime.local import LocalCluster
 
@@ -88,18 +88,39 @@ def test_the_first_server_compiles_before_the_second_starts() -> None:
 
 def test_a_server_can_be_killed_paused_resumed_and_restarted() -> None:
     with echo_cluster(2) as cluster:
-        cluster.kill(0)
-        assert not cluster.servers[0].is_alive()
-        with pytest.raises(BadInput, match="server s2 is running: kill it first"):
-            cluster.restart(1)
-        cluster.restart(0)
-        with WirePeer(cluster.servers[0].address.unix_path) as peer:
+        cluster.kill("s1")
+        assert not cluster.server("s1").is_alive()
+        with pytest.raises(BadInput, match="server s2 is running: kill or stop it first"):
+            cluster.restart("s2")
+        with pytest.raises(NotFound, match="no server 's3' in this cluster; there are s1, s2"):
+            cluster.kill("s3")
+        cluster.restart("s1")
+        with WirePeer(cluster.server("s1").address.unix_path) as peer:
             assert isinstance(peer.greet(CLUSTER), Welcome)
-            cluster.pause(0)
+            cluster.pause("s1")
             peer.send(Ask(1, "x"))
-            cluster.resume(0)
+            cluster.resume("s1")
             assert peer.receive() == Told(1, "x")
-        cluster.pause(0)  # and stopped while it is paused
+        assert cluster.stop_server("s2") == 0
+        cluster.restart("s2")
+        cluster.pause("s1")  # and stopped while it is paused
+
+
+def test_a_server_that_ends_unasked_is_dead_and_one_that_was_killed_is_not() -> None:
+    with echo_cluster(3) as cluster:
+        cluster.kill("s1")
+        cluster.stop_server("s2")
+        assert cluster.dead() == []
+        with WirePeer(cluster.server("s3").address.unix_path) as peer:
+            peer.greet(CLUSTER)
+            peer.ask(Ask(1, "exit 3"))
+        assert cluster.server("s3").wait(TIMEOUT_S) == 3
+        assert [server.name for server in cluster.dead()] == ["s3"]
+
+
+def test_a_server_that_does_not_end_is_killed_at_the_deadline() -> None:
+    with echo_cluster(1, "--stubborn") as cluster:
+        assert cluster.stop_server("s1", deadline_s=0.2) == -signal.SIGKILL
 
 
 def test_a_server_that_dies_at_start_is_an_error_with_the_end_of_its_log(temporary: Path) -> None:
@@ -172,3 +193,20 @@ def test_when_the_process_is_killed_the_servers_die_too() -> None:
 def test_a_cluster_of_an_impossible_size_is_an_error(servers: int) -> None:
     with pytest.raises(BadInput, match=f"a local cluster of {servers} servers: use 1 to 64"):
         LocalCluster(servers)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "min_in_sync", "why"),
+    [
+        (0, 1, "--replicas 0: use 1 to 16"),
+        (17, 1, "--replicas 17: use 1 to 16"),
+        (2, 0, "--min-in-sync 0 with --replicas 2: use 1 to 2"),
+        (2, 3, "--min-in-sync 3 with --replicas 2: use 1 to 2"),
+        (3, 3, "--min-in-sync 3 with --servers 2: use at most 2, or more servers"),
+    ],
+)
+def test_a_replication_that_cannot_be_is_an_error(
+    replicas: int, min_in_sync: int, why: str
+) -> None:
+    with pytest.raises(BadInput, match=why):
+        LocalCluster(2, replicas=replicas, min_in_sync=min_in_sync)

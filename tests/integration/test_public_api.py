@@ -305,17 +305,17 @@ def test_a_worker_killed_mid_clock_leaves_no_trace_in_the_model(
 def test_a_server_that_dies_is_named_with_its_shard_also_when_it_is_back() -> None:
     flags = ["--lease-ttl", "1"]
     with (
-        ps.local_cluster(2, coordination="embedded", server_flags=flags) as cluster,
+        ps.local_cluster(2, replicas=1, coordination="embedded", server_flags=flags) as cluster,
         cluster.connect(deadline_s=1.0) as client,
     ):
         worker = client.worker("job", rank=0, of=1, consistency="asp")
         table = worker.sparse_table("t", dim=1, optimiser=ps.Sum())
         keys = np.arange(1000, dtype=np.uint64)
         table.push(keys, ones(1000, 1))
-        cluster.processes.kill(1)
+        cluster.processes.kill("s2")
         with pytest.raises(ps.DeadlineExceeded, match=r"table .*push .* shard \d+ .*\bs2\b"):
             table.push(keys, ones(1000, 1))
-        cluster.processes.restart(1)
+        cluster.processes.restart("s2")
         for _ in range(30):  # until the old process's lease is over
             with pytest.raises(ps.DeadlineExceeded, match=r"\bs2\b") as caught:
                 worker.flush()

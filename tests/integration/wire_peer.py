@@ -5,21 +5,26 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from resilient_ps.messages import Hello, Message
+from resilient_ps.messages import PROTOCOL, Hello, Message
 from resilient_ps.wire import FrameReader, encode
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 """No test waits for this long; it only turns a hang into a failure."""
 
 
 class WirePeer:
-    """Speaks the protocol over `address`: ("127.0.0.1", port), or the path of a Unix socket."""
+    """Speaks the protocol over `where`: ("127.0.0.1", port), the path of a Unix socket, or a socket
+    that is connected.
+    """
 
-    def __init__(self, address: tuple[str, int] | str) -> None:
-        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-        self.socket = socket.socket(family, socket.SOCK_STREAM)
+    def __init__(self, where: tuple[str, int] | str | socket.socket) -> None:
+        if isinstance(where, socket.socket):
+            self.socket = where
+        else:
+            family = socket.AF_UNIX if isinstance(where, str) else socket.AF_INET
+            self.socket = socket.socket(family, socket.SOCK_STREAM)
+            self.socket.connect(where)
         self.socket.settimeout(TIMEOUT_S)
-        self.socket.connect(address)
         self.reader = FrameReader()
         self._waiting: list[Message] = []
 
@@ -48,7 +53,7 @@ class WirePeer:
         return self.receive()
 
     def greet(self, cluster: str) -> Message:
-        return self.ask(Hello(1, cluster, "a test"))
+        return self.ask(Hello(PROTOCOL, cluster, "a test"))
 
     def is_closed(self) -> bool:
         """Wait until the other side closes; True when it did so without another word."""

@@ -36,7 +36,7 @@ def copy_sources(target: Path) -> Path:
                 path,
                 target / path.name,
                 symlinks=True,
-                ignore=shutil.ignore_patterns("__pycache__"),
+                ignore=shutil.ignore_patterns("__pycache__", "*.so"),
             )
         elif path.is_file() and not path.name.startswith(".cov"):
             shutil.copy2(path, target)

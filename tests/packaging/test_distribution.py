@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -22,11 +23,11 @@ class Distributions(NamedTuple):
     wheel_from_sdist: Path
 
 
-def build(sources: Path, out: Path, *kinds: str) -> None:
+def build(sources: Path, out: Path, *kinds: str, **variables: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), *kinds],
         cwd=sources,
-        env=OFFLINE,
+        env={**OFFLINE, **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -134,3 +135,60 @@ def test_a_users_own_storage_package_does_not_get_in_the_way(
         "('a',)",
         str(installed / "resilient_ps" / "coordinator" / "ring.py"),
     ]
+
+
+def test_the_sources_of_the_native_module_are_in_the_sdist_and_not_in_the_wheel(
+    built: Distributions,
+) -> None:
+    sources = {
+        f"resilient_ps/native/{path.name}" for path in (ROOT / "resilient_ps/native").iterdir()
+    }
+    with tarfile.open(built.sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert len(sources) > 5
+    assert sources <= inside
+    assert "resilient_ps/_native.pyi" in names(built.wheel)
+    assert not sources & names(built.wheel)
+
+
+# Without what finds the modules of an editable installation, this one's native module among them.
+ENGINE = """
+import sys
+sys.meta_path = [f for f in sys.meta_path if "editable" not in getattr(f, "__module__", "")]
+import resilient_ps.engine as e
+print(e.ENGINE)
+"""
+
+
+def engine_of(installed: Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", ENGINE],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(installed), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no compiler here")
+def test_with_a_compiler_the_native_module_is_installed_and_used(
+    installed: Path, tmp_path: Path
+) -> None:
+    assert engine_of(installed, tmp_path).stdout == "native\n"
+    assert engine_of(installed, tmp_path, RESILIENT_PS_KERNELS="numba").stdout == "numba\n"
+    wrong = engine_of(installed, tmp_path, RESILIENT_PS_KERNELS="fortran")
+    assert "use native or numba, or unset it" in wrong.stderr
+
+
+def test_without_a_compiler_the_installation_succeeds_and_numba_is_used(tmp_path: Path) -> None:
+    sources = copy_sources(tmp_path / "sources")
+    no_compiler = {"CC": "/no/compiler", "CXX": "/no/compiler"}
+    build(sources, tmp_path / "out", "--wheel", **no_compiler)
+    (wheel,) = (tmp_path / "out").glob("*.whl")
+    assert not [name for name in names(wheel) if name.endswith(".so")]
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    assert engine_of(tmp_path / "installed", tmp_path).stdout == "numba\n"
+    refused = engine_of(tmp_path / "installed", tmp_path, RESILIENT_PS_KERNELS="native")
+    assert "install a C++ compiler, then install resilient-ps again" in refused.stderr

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from resilient_ps.chaos.sim.cluster import (
+from resilient_ps.chaos.sim.cluster import SimCluster
+from resilient_ps.chaos.sim.worker import (
     Operation,
     Pull,
     Push,
-    SimCluster,
     SimWorker,
     Tick,
     Together,

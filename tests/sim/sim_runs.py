@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from resilient_ps.chaos.checkers.one_hot import check_one_hot
+from resilient_ps.chaos.checkers.sessions import check_sessions
 from resilient_ps.chaos.checkers.staleness import check_staleness
-from resilient_ps.chaos.checkers.verdict import Verdict
-from resilient_ps.chaos.sim.cluster import SimCluster, SimWorker
+from resilient_ps.chaos.checkers.verdict import Verdict, together
+from resilient_ps.chaos.sim.cluster import SimCluster
+from resilient_ps.chaos.sim.worker import SimWorker
 from resilient_ps.chaos.workloads.counters import Counters
 from resilient_ps.consistency import Consistency, JobSpec
 from resilient_ps.guards import ALL_GUARDS, Guards
@@ -72,7 +74,10 @@ class CountersRun:
         return dict(zip(keys.tolist(), held.tolist(), strict=True))
 
     def staleness(self, lives: dict[int, range] | None = None) -> Verdict:
-        return check_staleness(self.load.row_history, self.mode, lives)
+        history = self.load.row_history
+        return together(
+            check_staleness(history, self.mode, lives), check_sessions(history, self.mode)
+        )
 
     def exactly_once(self) -> Verdict:
         return check_one_hot(self.load.slot_history, self.slots())

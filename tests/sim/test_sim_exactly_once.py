@@ -12,16 +12,16 @@ from sim_runs import MILLISECOND_NS, CountersRun, at_step
 from resilient_ps.chaos.checkers.one_hot import check_one_hot
 from resilient_ps.chaos.checkers.verdict import Verdict
 from resilient_ps.chaos.history import History
-from resilient_ps.chaos.sim.cluster import (
+from resilient_ps.chaos.sim.cluster import SimCluster
+from resilient_ps.chaos.sim.faults import break_connections
+from resilient_ps.chaos.sim.worker import (
     Operation,
     Push,
-    SimCluster,
     SimWorker,
     Tick,
     Together,
     Wait,
 )
-from resilient_ps.chaos.sim.faults import break_connections
 from resilient_ps.consistency import ASP, BSP, SSP, Consistency, JobSpec
 from resilient_ps.errors import Fenced, NotRepeatable
 from resilient_ps.guards import ALL_GUARDS, Guards
@@ -128,7 +128,7 @@ def two_lives(seed: int, guards: Guards) -> tuple[Verdict, list[SimWorker]]:
                 yield Wait(int(world.rng.exponential(300_000)))
             yield Tick(b"")
             if incarnation == 1:
-                yield Wait(int(world.rng.exponential(6 * MILLISECOND_NS)))
+                yield Wait(int((3 + world.rng.exponential(6)) * MILLISECOND_NS))
 
     job = JobSpec(1, "two", 1, SSP(3))
     old = cluster.spawn(job, 0, 1, program)
@@ -200,7 +200,8 @@ def test_an_etcd_outage_beyond_the_lease_stops_writes_and_they_go_on_afterwards(
     run.world.kv_down = True
     stop_ns = run.world.now_ns + 6_000 * MILLISECOND_NS
     run.world.run_until(lambda: run.world.now_ns > stop_ns)
-    assert not any(node.membership.may_answer(run.world.now_ns) for node in run.cluster.nodes)
+    servers = run.cluster.servers.values()
+    assert not any(s.node.membership.may_answer(s.process.now_ns) for s in servers)
     stopped_at = [worker.clock for worker in run.workers]
     run.world.run_until(lambda: run.world.now_ns > stop_ns + 3_000 * MILLISECOND_NS)
     assert [worker.clock for worker in run.workers] == stopped_at

@@ -166,7 +166,7 @@ def test_a_leave_whose_number_was_overtaken_draws_a_new_one() -> None:
 
 def live_ranks(run: CountersRun) -> list[list[int]]:
     """On every shard, the ranks that are live there."""
-    shards = [shard for node in run.cluster.nodes for shard in node.shards.values()]
+    shards = [shard for node in run.cluster.nodes for shard in node.served()]
     return [shard.jobs[run.job.job].ledger.live_ranks() for shard in shards]
 
 

@@ -8,9 +8,19 @@ import numpy as np
 
 from resilient_ps.consistency import Consistency, JobSpec
 from resilient_ps.guards import ALL_GUARDS
-from resilient_ps.ids import READER, Epoch, WorkerId
-from resilient_ps.messages import NO_KEYS, Kind, Part, PartAnswer, Request, Status
-from resilient_ps.shard import Reply, Shard
+from resilient_ps.ids import READER, Epoch, Position, WorkerId
+from resilient_ps.messages import (
+    NO_KEYS,
+    NO_VALUES,
+    Command,
+    Entry,
+    Kind,
+    Part,
+    PartAnswer,
+    Request,
+    Status,
+)
+from resilient_ps.shard import Reply, Shard, moves_clocks
 from resilient_ps.tables.optimisers import SGD, Sum
 from resilient_ps.tables.spec import SparseSpec, TableSpec
 from resilient_ps.waiting import Origin
@@ -18,14 +28,22 @@ from resilient_ps.waiting import Origin
 SUMS = SparseSpec("sums", 1, "int64", Sum())
 WEIGHTS = SparseSpec("weights", 1, "float32", SGD(1.0))
 SECOND_NS = 10**9
-NO_VALUES = np.empty(0, np.float32)
+
+
+def tell(shard: Shard, command: Command) -> PartAnswer:
+    """What a shard with one replica does with a command: answer it, or make an entry of it."""
+    answer = shard.check(command)
+    if answer is not None:
+        return answer
+    return shard.apply(Entry(Position(shard.epoch, shard.lsn + 1), command))
 
 
 class Asking:
     """A shard with tables 1 (int64 sums) and 2 (float32, SGD), and somebody who asks it."""
 
     def __init__(self, mode: Consistency, ranks: int = 2, **options: Any) -> None:
-        self.shard = Shard(0, 1, Epoch(1, 1), options.pop("guards", ALL_GUARDS), **options)
+        self.shard = Shard(0, 1, options.pop("guards", ALL_GUARDS), **options)
+        self.shard.serve_in(Epoch(1, 1))
         self.now_ns = 0
         self.requests = 0
         self.open_table(1, SUMS)
@@ -47,10 +65,14 @@ class Asking:
         """All replies, also those to others that waited."""
         self.requests += 1
         keys = np.asarray(keys, np.uint64)
-        part = Part(0, self.shard.position, prev, len(keys), len(values))
-        request = Request(kind, self.requests, (part,), **fields)
         origin = Origin(peer, self.requests)
-        return self.shard.handle(request, part, keys, values, origin, self.now_ns)
+        if kind is Kind.PULL:
+            part = Part(0, self.shard.position, 0, len(keys))
+            request = Request(kind, self.requests, (part,), **fields)
+            return self.shard.on_pull(request, part, keys, origin, self.now_ns)
+        command = Command(kind, prev=prev, keys=keys, values=values, **fields)
+        reply = Reply(origin, tell(self.shard, command))
+        return [reply, *(self.shard.release(self.now_ns) if moves_clocks(kind) else [])]
 
     def one(self, kind: Kind, **fields: Any) -> PartAnswer:
         """The reply to the request itself."""

@@ -39,6 +39,24 @@ def test_forgetting_a_rank_leaves_the_others_and_its_later_clocks() -> None:
     assert [held.n for held in barrier.take(2)] == [3]
 
 
+def test_what_is_held_is_told_in_the_order_in_which_it_will_be_applied() -> None:
+    barrier = Barrier()
+    for clock, rank, n in [(3, 0, 1), (2, 5, 1), (2, 1, 1), (2, 5, 2)]:
+        barrier.hold(rank, clock, update(n))
+    told = [(clock, rank, held.n) for clock, rank, held in barrier.held()]
+    assert told == [(2, 1, 1), (2, 5, 1), (2, 5, 2), (3, 0, 1)]
+
+
+def test_what_is_held_for_a_dropped_table_is_forgotten_with_its_bytes() -> None:
+    barrier = Barrier()
+    barrier.hold(0, 1, update(1)._replace(table=4))
+    barrier.hold(0, 1, update(2))
+    barrier.hold(1, 2, update(1)._replace(table=4))
+    barrier.forget_table(4)
+    assert [held.n for _, _, held in barrier.held()] == [2]
+    assert barrier.held_bytes == 16
+
+
 def test_held_bytes_are_counted_in_and_out() -> None:
     barrier = Barrier()
     barrier.hold(0, 1, update(1, 10))

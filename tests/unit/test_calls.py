@@ -9,10 +9,13 @@ import pytest
 from routings import routing
 
 from resilient_ps.calls import (
+    PATIENT_NS,
+    RARELY_NS,
     RESEND_FIRST_NS,
     RESEND_MOST_NS,
     RESEND_TIMER,
     ROUTING_REF,
+    SILENCE_NS,
     Call,
     Calls,
     Piece,
@@ -138,10 +141,10 @@ def test_identity_and_order_are_the_same_when_sent_again() -> None:
     made = calls("s1")
     one = call(made, Kind.PUSH, (0,))
     one.n, one.pieces = 7, {0: Piece(prev=5)}
-    (first,) = made.start(one, 0)
+    first = made.start(one, 0)[0]
     made.on_peer_lost(S1, 0)
     made.on_timer(0)
-    (second,) = made.on_routing(None, 0)
+    second = made.on_routing(None, 0)[0]
     assert isinstance(first, Send)
     assert isinstance(second, Send)
     for name in ("kind", "request", "worker", "clock", "n", "parts"):
@@ -187,6 +190,38 @@ def test_pauses_grow_to_a_maximum_and_begin_anew_after_an_answer() -> None:
     made.on_answer(Answer(1, (ok(0),)), 0)
     made.start(call(made, shards=(0,)), 0)
     assert made.on_peer_lost(S1, 0) == [SetTimer(RESEND_TIMER, RESEND_FIRST_NS)]
+
+
+def test_a_call_that_waits_for_long_follows_its_shard_to_another_owner() -> None:
+    made = calls()
+    effects = made.start(call(made, Kind.PUSH, (0, 1)), 5)
+    assert effects[-1] == SetTimer(RESEND_TIMER, 5 + SILENCE_NS)
+    made.start(call(made, Kind.PUSH, (0,)), 6)
+    made.on_answer(Answer(1, (ok(1),)), 7)
+    assert made.on_timer(5 + SILENCE_NS) == [KvCall(ROUTING_REF, Read(b"/prefix/", prefix=True))]
+    effects = made.on_routing(routing("s2 s2 s1 s2"), 5 + SILENCE_NS)
+    assert sent(effects) == [(S2, 1, (0,)), (S2, 2, (0,))]
+
+
+def test_a_call_that_waits_for_long_at_its_owner_is_not_sent_again() -> None:
+    made = calls()
+    made.start(call(made, Kind.PULL, (0, 1)), 0)
+    made.on_timer(SILENCE_NS)
+    effects = made.on_routing(routing("s1 s2 s1 s2"), SILENCE_NS)
+    assert effects == [SetTimer(RESEND_TIMER, 2 * SILENCE_NS)]  # but it looks again
+    made.on_timer(2 * PATIENT_NS)
+    effects = made.on_routing(routing("s1 s2 s1 s2"), 2 * PATIENT_NS)
+    assert effects == [SetTimer(RESEND_TIMER, 2 * PATIENT_NS + RARELY_NS)]
+
+
+def test_nothing_wakes_up_for_calls_that_are_answered() -> None:
+    made = calls("s1")
+    made.start(call(made, shards=(0,)), 0)
+    made.on_answer(Answer(1, (ok(0),)), 0)
+    assert made.start(call(made, shards=(0,)), SILENCE_NS // 2)[1:] == []  # the timer is set
+    assert made.on_timer(SILENCE_NS) == [SetTimer(RESEND_TIMER, SILENCE_NS * 3 // 2)]
+    made.on_answer(Answer(2, (ok(0),)), 0)
+    assert made.on_timer(SILENCE_NS * 3 // 2) == []
 
 
 def test_the_routing_is_read_once_at_a_time() -> None:

@@ -362,6 +362,16 @@ def test_memory_does_not_grow_with_pushes() -> None:
     assert len(held.ranks) == 1
 
 
+def test_without_its_memory_of_pushes_a_ledger_takes_a_repeat_for_new() -> None:
+    """What the negative control of replicated ledgers is about."""
+    held = ledger()
+    push(held, 1, 1, 0)
+    tick(held, 1, 0, worker=WorkerId(1, 1, 1))
+    held.forget_pushes()
+    assert push(held, 1, 1, 0) is ACCEPT
+    assert held.ranks[1].ticked == 1
+
+
 # -- properties
 
 

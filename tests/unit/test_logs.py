@@ -71,11 +71,12 @@ def test_without_a_terminal_lines_are_json() -> None:
     assert json.loads(line)["event"] == "some event"
 
 
-def test_a_closed_stream_does_not_stop_the_program() -> None:
+@pytest.mark.parametrize("format", ["text", "json", "auto"])
+def test_a_closed_stream_does_not_stop_the_program(format: str) -> None:
     stream = StringIO()
-    log = Logger(stream, format="json")
+    log = Logger(stream, format=format)
     stream.close()
-    log.info("nobody listens")
+    log.info("nobody reads this")
 
 
 @pytest.mark.parametrize("flags", [{"format": "xml"}, {"level": "loud"}])

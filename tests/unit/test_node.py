@@ -8,35 +8,34 @@ from typing import Any
 
 import numpy as np
 import pytest
+from served_node import (
+    CLIENT,
+    KEYS,
+    LEASE_S,
+    SECOND_NS,
+    Served,
+    ask,
+    elsewhere,
+    numbers,
+    open_table,
+    serving,
+    statuses,
+)
 
 from resilient_ps.consistency import BSP, JobSpec
 from resilient_ps.coordinator.controller import ClusterWishes
-from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import (
-    KvAnswered,
     KvCall,
-    KvChanged,
-    KvFailed,
     KvReset,
-    KvWatch,
     LeaseRefresh,
-    Put,
     Read,
     ReadResult,
-    Txn,
 )
-from resilient_ps.coordinator.memory import Compacted, MemoryKv
-from resilient_ps.coordinator.records import ServerRecord, ShardRecord
-from resilient_ps.errors import ResilientPsError, Unavailable
-from resilient_ps.ids import NOWHERE, READER, Epoch, Position, WorkerId
+from resilient_ps.ids import READER, Epoch, Position, WorkerId
 from resilient_ps.machine import (
     Drop,
     Exit,
-    Log,
-    MessageArrived,
     PeerLost,
-    Send,
-    SetTimer,
     Started,
     StopAsked,
     TimerFired,
@@ -55,114 +54,6 @@ from resilient_ps.messages import (
     Told,
     Welcome,
 )
-from resilient_ps.node import NodeSettings, build_node, one_by_one
-from resilient_ps.tables.optimisers import Sum
-from resilient_ps.tables.spec import SparseSpec
-
-KEYS = ClusterKeys("c")
-SECOND_NS = 10**9
-CLIENT = "client:1"
-RECORD = ServerRecord("s1", 77, "127.0.0.1", 7000, "", "", 1.0, 0, "0.1", 1, "host")
-
-
-class Served:
-    """A node with etcd's model behind it; all effects are performed at once."""
-
-    def __init__(self, wishes: ClusterWishes | None = None) -> None:
-        self.model = MemoryKv()
-        self.now_ns = SECOND_NS
-        self.together: list[int] = []  # how many tasks were run in parallel, each time
-        settings = NodeSettings("c", RECORD, 4, wishes or ClusterWishes())
-        self.node = build_node(settings, lambda bits: 5, self._in_parallel)
-        self.sent: list[Send] = []
-        self.logs: list[Log] = []
-        self.others: list[Any] = []
-        self.timers: dict[str, int] = {}
-        self.watch: int | None = None
-        self.etcd_answers = True
-
-    def handle(self, event: Any) -> None:
-        effects: list[Any] = [*self.node.handle(event, self.now_ns), *self._changes()]
-        while effects:
-            effect = effects.pop(0)
-            match effect:
-                case KvCall(ref, request) if self.etcd_answers:
-                    effects += self.node.handle(self._ask(ref, request), self.now_ns)
-                case KvCall(ref):
-                    failed = KvFailed(ref, Unavailable("no etcd"), unknown=True)
-                    effects += self.node.handle(failed, self.now_ns)
-                case KvWatch(_, prefix, revision):
-                    self.watch = self.model.watch(prefix, revision)
-                case Send():
-                    self.sent.append(effect)
-                case Log():
-                    self.logs.append(effect)
-                case SetTimer(name, at_ns):
-                    self.timers[name] = at_ns
-                case _:
-                    self.others.append(effect)
-            effects += self._changes()
-
-    def _in_parallel(self, tasks: Any) -> Any:
-        self.together.append(len(tasks))
-        return one_by_one(tasks)
-
-    def _ask(self, ref: int, request: Any) -> KvAnswered | KvFailed:
-        try:
-            return KvAnswered(ref, self.model.apply(request, self.now_ns))
-        except ResilientPsError as error:
-            return KvFailed(ref, error, unknown=False)
-
-    def _changes(self) -> list[Any]:
-        if self.watch is None:
-            return []
-        batches = self.model.poll(self.watch)
-        assert not isinstance(batches, Compacted)
-        return [
-            effect
-            for batch in batches
-            for effect in self.node.handle(KvChanged(31, batch), self.now_ns)
-        ]
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """A change in etcd that the node sees."""
-        self.model.apply(Txn((), (Put(key, value),)), self.now_ns)
-        self.handle(TimerFired("nothing"))
-
-    def says(self, message: Any, peer: str = CLIENT) -> list[Any]:
-        """What the node answers to a message: messages to that peer, and drops."""
-        self.sent.clear()
-        self.others.clear()
-        self.handle(MessageArrived(peer, message))
-        return [send.message for send in self.sent if send.peer == peer] + self.others
-
-
-def serving(*, greeted: bool = True) -> Served:
-    """A server that has set up its own cluster, and a client that has said hello."""
-    served = Served()
-    served.handle(Started())
-    assert sorted(served.node.shards) == [0, 1, 2, 3]
-    if greeted:
-        served.says(Hello(PROTOCOL, "c", "a test"))
-    return served
-
-
-def ask(served: Served, kind: Kind, *shards: int, seen: Position = NOWHERE, **more: Any) -> Answer:
-    """The answer to a request without keys, by all these shards."""
-    parts = tuple(Part(shard, seen) for shard in shards)
-    (answer,) = served.says(Request(kind, 9, parts, **more))
-    assert isinstance(answer, Answer)
-    return answer
-
-
-def statuses(answer: Answer) -> list[Status]:
-    return [part.status for part in answer.parts]
-
-
-def open_table(served: Served, *shards: int) -> Answer:
-    text = SparseSpec("t", 1, "int64", Sum()).to_json().encode()
-    return ask(served, Kind.OPEN_TABLE, *shards, table=1, text=text)
-
 
 # -- coming up
 
@@ -171,7 +62,7 @@ def test_a_lone_server_creates_its_cluster_and_serves_all_shards() -> None:
     served = serving()
     status = served.node.status(served.now_ns)
     assert status["coordinator"]
-    assert status["lease_s"] == 4.0
+    assert status["lease_s"] == LEASE_S
     assert status["connections"] == 1
     assert [shard["shard"] for shard in status["shards"]] == [0, 1, 2, 3]
 
@@ -181,7 +72,7 @@ def test_other_shards_than_the_clusters_are_asked_for_in_vain_and_it_says_so_onc
     config = ClusterWishes(shards=4).config("0123456789abcdef", "s0")
     served.put(KEYS.config, config.to_bytes())
     served.handle(Started())
-    assert sorted(served.node.shards) == [0, 1, 2, 3]
+    assert numbers(served) == [0, 1, 2, 3]
     (warned,) = [log for log in served.logs if "number of shards" in log.event]
     assert (warned.fields["shards"], warned.fields["asked_for"]) == (4, 8)
     assert "--shards" in str(warned.fields["remedy"])
@@ -191,12 +82,12 @@ def test_without_etcd_it_tries_again_and_serves_when_etcd_comes() -> None:
     served = Served()
     served.etcd_answers = False
     served.handle(Started())
-    assert served.node.shards == {}
+    assert numbers(served) == []
     served.etcd_answers = True
     served.now_ns += SECOND_NS
     for name in ("membership", "view"):
         served.handle(TimerFired(name))
-    assert sorted(served.node.shards) == [0, 1, 2, 3]
+    assert numbers(served) == [0, 1, 2, 3]
 
 
 # -- greetings
@@ -204,7 +95,7 @@ def test_without_etcd_it_tries_again_and_serves_when_etcd_comes() -> None:
 
 def test_a_greeting_is_answered_with_who_it_is() -> None:
     served = serving(greeted=False)
-    assert served.says(Hello(PROTOCOL, "c", "a test")) == [Welcome("s1", 77, 1)]
+    assert served.says(Hello(PROTOCOL, "c", "a test")) == [Welcome("s1", 77, 1, lease=1)]
 
 
 @pytest.mark.parametrize(
@@ -312,7 +203,7 @@ def test_shards_of_elsewhere_and_of_a_later_position_are_not_its_own() -> None:
 def test_past_its_lease_it_answers_nothing_but_not_owner() -> None:
     served = serving()
     served.etcd_answers = False
-    served.now_ns += 4 * SECOND_NS - 1
+    served.now_ns += int(LEASE_S * SECOND_NS) - 1
     assert statuses(open_table(served, 0)) == [Status.OK]
     served.now_ns += 1
     answer = open_table(served, 0, 1)
@@ -325,28 +216,29 @@ def test_past_its_lease_it_answers_nothing_but_not_owner() -> None:
 
 def test_a_shard_that_goes_to_another_is_dropped() -> None:
     served = serving()
-    record = ShardRecord(2, Epoch(1, 2), "s2", 88, ("s2",), (), 1, "n")
-    served.put(KEYS.shard(2), record.to_bytes())
-    assert sorted(served.node.shards) == [0, 1, 3]
+    served.put(KEYS.shard(2), elsewhere(2))
+    assert numbers(served) == [0, 1, 3]
     assert statuses(ask(served, Kind.TICK, 2)) == [Status.NOT_OWNER]
 
 
 def test_the_shards_of_an_earlier_process_of_this_name_are_not_its_own() -> None:
     served = serving()
-    record = ShardRecord(2, Epoch(1, 1), "s1", 76, ("s1",), (), 1, "n")
-    served.put(KEYS.shard(2), record.to_bytes())
-    assert 2 not in served.node.shards
+    served.put(KEYS.shard(2), elsewhere(2, process=76, server="s1"))
+    assert 2 not in numbers(served)
 
 
 def test_a_lost_lease_is_replaced_and_shards_are_kept() -> None:
     served = serving()
-    shards = dict(served.node.shards)
+    shards = served.node.served()
     served.now_ns += 10 * SECOND_NS
     served.model.expire(served.now_ns)
     served.handle(TimerFired("membership"))
     assert [log.event for log in served.logs if log.level == "error"] == ["lease lost"]
     assert served.node.membership.may_answer(served.now_ns)
-    assert served.node.shards == shards
+    served.now_ns += SECOND_NS
+    served.handle(TimerFired("replicas"))
+    assert [id(shard) for shard in served.node.served()] == [id(shard) for shard in shards]
+    assert {shard.epoch for shard in shards} == {Epoch(1, 2)}
 
 
 # -- waiting pulls
@@ -398,8 +290,7 @@ def test_past_the_lease_a_waiting_pull_is_turned_away() -> None:
 def test_the_pulls_of_a_dropped_shard_are_turned_away() -> None:
     served = serving()
     waiting(served)
-    record = ShardRecord(0, Epoch(1, 2), "s2", 88, ("s2",), (), 1, "n")
-    served.put(KEYS.shard(0), record.to_bytes())
+    served.put(KEYS.shard(0), elsewhere(0))
     assert statuses(served.sent[-1].message) == [Status.NOT_OWNER]  # type: ignore[arg-type]
 
 
@@ -423,16 +314,22 @@ def test_bad_values_in_etcd_are_logged_once_and_do_not_stop_it() -> None:
     bad = [log for log in served.logs if log.event == "bad record in etcd"]
     assert len(bad) == 5
     assert KEYS.shard(1).decode() in bad[1].fields["error"]
-    assert sorted(served.node.shards) == [0, 1, 2, 3]
+    assert numbers(served) == [0, 1, 2, 3]
     assert statuses(open_table(served, 0, 1)) == [Status.OK] * 2
 
 
 def test_after_a_compaction_it_goes_on_from_what_was_read() -> None:
     served = serving()
     result = served.model.apply(Read(KEYS.prefix, prefix=True), served.now_ns)
-    items = tuple(item for item in result.items if item.key != KEYS.shard(3))
-    served.handle(KvReset(31, items, result.revision))
-    assert sorted(served.node.shards) == [0, 1, 2]
+    moved = {KEYS.shard(3): elsewhere(3)}
+    items = tuple(
+        replace(item, value=moved[item.key], mod_revision=result.revision + 1)
+        if item.key in moved
+        else item
+        for item in result.items
+    )
+    served.handle(KvReset(31, items, result.revision + 1))
+    assert numbers(served) == [0, 1, 2]
 
 
 def test_a_stop_gives_the_lease_back_and_exits() -> None:

@@ -7,15 +7,15 @@ from routings import routing
 
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import KeyValue
-from resilient_ps.coordinator.records import ClusterConfig, ServerRecord, ShardRecord
+from resilient_ps.coordinator.records import ClusterConfig, Member, ServerRecord, ShardRecord
 from resilient_ps.errors import BadInput
 from resilient_ps.ids import Epoch
 from resilient_ps.routing import NOBODY, refreshed, routing_from
 
 KEYS = ClusterKeys("c")
-CONFIG = ClusterConfig("0123456789abcdef", 3, 2, 1, 1, 64, "s1")
+CONFIG = ClusterConfig("0123456789abcdef", 3, 2, 1, 1, 1, 64, "s1")
 SERVER = ServerRecord("s1", 101, "10.0.0.1", 7000, "/tmp/s", "z", 1.0, 5, "0.1", 1, "host")
-SHARD = ShardRecord(1, Epoch(3, 2), "s1", 101, ("s1",), (), 1, "n")
+SHARD = ShardRecord(1, Epoch(3, 2), "s1", 101, (Member("s1", 101),), ("s1",), 1, "n")
 
 
 def item(key: bytes, value: bytes) -> KeyValue:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from routings import routing
+from routings import process, routing
 
 from resilient_ps.calls import RESEND_TIMER, ROUTING_REF, Piece
 from resilient_ps.consistency import BSP, SSP, Consistency, JobSpec
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import KeyValue, KvAnswered, KvCall, KvFailed, ReadResult
+from resilient_ps.coordinator.records import ClusterConfig, Member, ServerRecord, ShardRecord
 from resilient_ps.errors import (
     DeadlineExceeded,
     Fenced,
@@ -23,7 +25,7 @@ from resilient_ps.errors import (
     Unavailable,
 )
 from resilient_ps.ids import Epoch, Position, WorkerId
-from resilient_ps.machine import MessageArrived, PeerLost, Send, SetTimer, TimerFired
+from resilient_ps.machine import Drop, MessageArrived, PeerLost, Send, SetTimer, TimerFired
 from resilient_ps.messages import NO_KEYS, Answer, Kind, PartAnswer, Refuse, Request, Status
 from resilient_ps.session import Resolved, Session, SessionEffect
 from resilient_ps.split import Split
@@ -31,6 +33,13 @@ from resilient_ps.takeover import Settled, Step
 
 S1 = "server:s1"
 NO_SPLIT = Split(NO_KEYS, {}, 0)
+CONFIG = ClusterConfig("c0ffee00", 1, 2, 1, 1, 1, 64, "s1")
+SERVER = ServerRecord("s1", process("s1"), "127.0.0.1", 7000, "", "", 1.0, 1, "1", 1, "here")
+
+
+def led_by(server: ServerRecord, shard: int) -> ShardRecord:
+    member = Member(server.server, server.process)
+    return ShardRecord(shard, Epoch(1, 2), *member, (member,), ("s1",), 1, "")
 
 
 class Driven:
@@ -270,6 +279,22 @@ def test_an_unreadable_routing_leaves_the_old_one_in_place() -> None:
     driven.handle(TimerFired(RESEND_TIMER))
     bad = KeyValue(ClusterKeys("c").config, b"{", 1, 1, 1)
     driven.handle(KvAnswered(ROUTING_REF, ReadResult((bad,), 1)))
+    assert driven.kinds() == ["push 1.1", "push 1.1"]  # a part for each shard
+
+
+def test_connections_to_processes_that_are_gone_are_left_before_anything_is_sent_again() -> None:
+    driven = Driven(SSP(1))
+    driven.push(1)
+    driven.sent.clear()
+    driven.handle(PeerLost(S1))
+    driven.handle(TimerFired(RESEND_TIMER))
+    keys = ClusterKeys("c")
+    new = replace(SERVER, process=SERVER.process + 1)
+    records = {keys.config: CONFIG, keys.server("s1"): new, keys.shard(0): led_by(new, 0)}
+    records[keys.shard(1)] = led_by(new, 1)
+    items = [KeyValue(key, record.to_bytes(), 1, 1, 1) for key, record in records.items()]
+    driven.handle(KvAnswered(ROUTING_REF, ReadResult(tuple(items), 1)))
+    assert driven.effects[0] == Drop(S1, "its process is gone")
     assert driven.kinds() == ["push 1.1", "push 1.1"]  # a part for each shard
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shard_asking import SECOND_NS, SUMS, WEIGHTS, Asking
+from shard_asking import SECOND_NS, SUMS, WEIGHTS, Asking, tell
 
 from resilient_ps.consistency import ASP, BSP, SSP, JobSpec
 from resilient_ps.guards import Guards
-from resilient_ps.ids import NOWHERE, READER, Epoch, Position, WorkerId
-from resilient_ps.messages import NO_KEYS, Kind, Part, Request, Status
+from resilient_ps.ids import READER, Epoch, Position, WorkerId
+from resilient_ps.messages import Command, Kind, Status
 from resilient_ps.shard import CURSOR_BYTES_MAX, Shard
 from resilient_ps.tables.optimisers import Sum
 from resilient_ps.tables.spec import DenseSpec, SparseSpec
-from resilient_ps.waiting import WAITING_MAX, Origin
+from resilient_ps.waiting import WAITING_MAX
 
 # -- pushes, and what they change
 
@@ -222,14 +222,12 @@ def test_a_pull_of_the_same_number_takes_the_place_of_the_first() -> None:
 
 
 def test_a_job_of_more_ranks_than_so_many_shards_can_hold_is_refused() -> None:
-    shard = Shard(0, 1024, Epoch(1, 1))
-    part = Part(0, NOWHERE)
+    shard = Shard(0, 1024)
     for ranks, status in ((1025, Status.REFUSED), (1024, Status.OK)):
         text = JobSpec(1, "many", ranks, SSP(1)).to_json().encode()
-        request = Request(Kind.OPEN_JOB, 1, (part,), worker=WorkerId(1, 0, 0), text=text)
-        (reply,) = shard.handle(request, part, NO_KEYS, NO_KEYS, Origin("client:1", 1), 0)
-        assert reply.answer.status is status
-        assert ranks == 1024 or b"at most 1024 ranks are possible" in reply.answer.text
+        answer = tell(shard, Command(Kind.OPEN_JOB, WorkerId(1, 0, 0), text=text))
+        assert answer.status is status
+        assert ranks == 1024 or b"at most 1024 ranks are possible" in answer.text
 
 
 def test_unknown_tables_and_jobs_are_named() -> None:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+
+from shard_asking import tell
 
 from resilient_ps.consistency import ASP, JobSpec
-from resilient_ps.ids import NOWHERE, Epoch, WorkerId
-from resilient_ps.messages import NO_KEYS, Kind, Part, Request, Status, Told
+from resilient_ps.engine import ENGINE
+from resilient_ps.ids import WorkerId
+from resilient_ps.messages import Command, Kind, Status, Told
 from resilient_ps.shard import Shard
 from resilient_ps.status import JOBS_TOLD, RANKS_TOLD, TABLES_TOLD, holdings
 from resilient_ps.tables.optimisers import Sum
 from resilient_ps.tables.spec import SparseSpec
-from resilient_ps.waiting import Origin
 from resilient_ps.wire import FrameReader, encode
 
 
-def say(shard: Shard, kind: Kind, *, job: int = 0, rank: int = 0, **more: object) -> None:
-    part = Part(shard.number, NOWHERE)
-    request = Request(kind, 1, (part,), worker=WorkerId(job, rank, 1), **more)  # type: ignore[arg-type]
-    (reply,) = shard.handle(request, part, NO_KEYS, NO_KEYS, Origin("client:1", 1), 0)
-    assert reply.answer.status is Status.OK
+def say(shard: Shard, kind: Kind, *, job: int = 0, rank: int = 0, **more: Any) -> None:
+    answer = tell(shard, Command(kind, WorkerId(job, rank, 1), **more))
+    assert answer.status is Status.OK
 
 
 def shards(count: int) -> list[Shard]:
-    return [Shard(number, count, Epoch(1, 1)) for number in range(count)]
+    return [Shard(number, count) for number in range(count)]
 
 
 def open_table(shard: Shard, number: int, name: str) -> None:
@@ -58,6 +59,7 @@ def test_tables_and_jobs_are_summed_up_over_the_shards() -> None:
         tick(shard, 0, 1, 2)
     tick(held[2], 1, 1)
     told = holdings(held)
+    assert told["kernels"] == ENGINE
     assert [shard["shard"] for shard in told["shards"]] == [0, 1, 2]
     (table,), (job,) = told["tables"], told["jobs"]
     assert (table["table"], table["shards"], table["rows"]) == ("t", 3, 0)

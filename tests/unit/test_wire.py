@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wire_messages import MESSAGES, U32, answers, assert_same, feed, frame
 
 from resilient_ps.errors import BadInput
-from resilient_ps.frames import _HEAD, _HELLO
-from resilient_ps.ids import Epoch, Position, WorkerId
+from resilient_ps.frames import _HELLO
+from resilient_ps.framing import HEAD
 from resilient_ps.messages import (
     Answer,
     Ask,
@@ -26,8 +27,6 @@ from resilient_ps.messages import (
     Refuse,
     Request,
     Status,
-    Told,
-    Welcome,
 )
 from resilient_ps.wire import (
     GREETING,
@@ -43,113 +42,6 @@ from resilient_ps.wire import (
     encode,
     place_nowhere,
 )
-
-U32 = st.integers(0, 2**32 - 1)
-U64 = st.integers(0, 2**64 - 1)
-DTYPES = st.sampled_from([np.float32, np.float64, np.int64])
-TEXT = st.binary(max_size=40)
-NAME = st.text(max_size=20)
-POSITION = st.builds(Position, st.builds(Epoch, U64, U64), U64)
-SHARES = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=5)
-
-
-@st.composite
-def requests(draw: Any) -> Request:
-    shares = draw(SHARES)
-    parts = tuple(
-        Part(draw(U32), draw(POSITION), draw(U32), count, elements) for count, elements in shares
-    )
-    keys = np.arange(sum(count for count, _ in shares), dtype=np.uint64) * draw(U32)
-    return Request(
-        draw(st.sampled_from(Kind)),
-        draw(U64),
-        parts,
-        draw(U64),
-        WorkerId(draw(U32), draw(U32), draw(U64)),
-        draw(U64),
-        draw(U32),
-        draw(U32),
-        draw(U64),
-        draw(st.floats(allow_nan=False)),
-        draw(st.booleans()),
-        draw(TEXT),
-        keys,
-        draw(pieces(sum(elements for _, elements in shares))),
-    )
-
-
-@st.composite
-def answers(draw: Any) -> Answer:
-    elements = draw(st.lists(st.integers(0, 30), max_size=5))
-    parts = tuple(
-        PartAnswer(
-            draw(U32),
-            draw(st.sampled_from(Status)),
-            draw(POSITION),
-            draw(U64),
-            draw(U32),
-            n,
-            draw(TEXT),
-        )
-        for n in elements
-    )
-    return Answer(draw(U64), parts, draw(pieces(sum(elements))))
-
-
-@st.composite
-def pieces(draw: Any, elements: int) -> tuple[np.ndarray[Any, Any], ...]:
-    """`elements` values, cut into up to three pieces (some of them empty)."""
-    if not elements:
-        return ()
-    values = np.arange(elements).astype(draw(DTYPES))
-    cuts = sorted(draw(st.lists(st.integers(0, elements), max_size=2)))
-    return tuple(np.split(values, cuts))
-
-
-MESSAGES = st.one_of(
-    requests(),
-    answers(),
-    st.builds(Hello, U32, NAME, NAME),
-    st.builds(Welcome, NAME, U64, U64),
-    st.builds(Refuse, NAME),
-    st.builds(Ask, U64, NAME),
-    st.builds(Told, U64, NAME),
-)
-
-
-def frame(message: Message) -> bytes:
-    return b"".join(bytes(buffer) for buffer in encode(message))
-
-
-def feed(reader: FrameReader, data: bytes, chunks: list[int] | None = None) -> list[Message]:
-    """Give `data` to the reader in the given chunk sizes (repeated), or as large as it takes."""
-    messages: list[Message] = []
-    at, turn = 0, 0
-    while at < len(data):
-        buffer = reader.get_buffer()
-        assert buffer.nbytes > 0
-        wanted = chunks[turn % len(chunks)] if chunks else len(data)
-        count = min(buffer.nbytes, wanted, len(data) - at)
-        buffer[:count] = data[at : at + count]
-        messages += reader.received(count)
-        at, turn = at + count, turn + 1
-    return messages
-
-
-def assert_same(got: Message, sent: Message) -> None:
-    """Equal, with the pieces of `values` joined and arrays compared by dtype and bytes."""
-    assert type(got) is type(sent)
-    for name in getattr(sent, "_fields", None) or sent.__slots__:
-        a, b = getattr(got, name), getattr(sent, name)
-        if name == "values":
-            assert len(a) <= 1
-            a = a[0] if a else np.empty(0)
-            b = np.concatenate(b) if b else np.empty(0)
-        if isinstance(b, np.ndarray):
-            assert a.dtype == b.dtype
-            assert a.tobytes() == b.tobytes()
-        else:
-            assert a == b
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=4), st.lists(st.integers(1, 300), min_size=1))
@@ -198,17 +90,17 @@ def test_an_answer_is_checked_before_a_place_sees_it(answer: Answer, junk: bytes
     reader = FrameReader(place=lambda request, parts: asked.append(request))
     good = encode(answer)
     meta = bytes(good[0])[HEAD_BYTES:] + junk
-    fields = list(_HEAD.unpack_from(good[0]))
+    fields = list(HEAD.unpack_from(good[0]))
     fields[5] = len(meta)
     with pytest.raises(WireError):
-        feed(reader, _HEAD.pack(*fields) + meta + b"".join(bytes(b) for b in good[1:]))
+        feed(reader, HEAD.pack(*fields) + meta + b"".join(bytes(b) for b in good[1:]))
     assert asked == []
 
 
 def head(
     kind: int = Kind.PUSH, dtype: int = 1, meta: int = 0, keys: int = 0, size: int = 0
 ) -> bytes:
-    return _HEAD.pack(MAGIC, VERSION, kind, dtype, 0, meta, keys, size, 7)
+    return HEAD.pack(MAGIC, VERSION, kind, dtype, 0, meta, keys, size, 7)
 
 
 @pytest.mark.parametrize(
@@ -249,16 +141,20 @@ def test_a_large_frame_within_the_limits_is_received() -> None:
         (b"GET / HTTP/1.0\r\n\r\n", "b'GET '.*check the address and the port"),
         (b"\x16\x03\x01\x02\x00", "not the resilient-ps protocol"),
         (b"SSH", "not the resilient-ps protocol"),
-        (_HEAD.pack(MAGIC, 9, 7, 0, 0, 0, 0, 0, 0), "frame version 9.*upgrade"),
+        (HEAD.pack(MAGIC, 9, 7, 0, 0, 0, 0, 0, 0), "frame version 9.*upgrade"),
         (head(dtype=200, size=8), "dtype code 200"),
         (head(dtype=0, size=8), "do not fit dtype code 0"),
         (head(dtype=1, size=7), "do not fit dtype code 1"),
         (head(kind=0), "frame kind 0 is unknown"),
         (head(kind=99, size=8), "frame kind 99 is unknown"),
         (head(kind=67, size=8), "frame kind 67 is unknown, or may not carry"),
-        (head(kind=65, dtype=0, meta=8) + _HELLO.pack(1, 3), "cluster name of 3 bytes"),
-        (head(kind=65, dtype=0, meta=9) + _HELLO.pack(1, 1) + b"\xff", "malformed.*utf-8"),
+        (head(kind=65, dtype=0, meta=28) + _HELLO.pack(1, 0, 0, 3, 2), "names of 3 and 2 bytes"),
+        (
+            head(kind=65, dtype=0, meta=29) + _HELLO.pack(1, 0, 0, 1, 0) + b"\xff",
+            "malformed.*utf-8",
+        ),
         (head(dtype=0, meta=3) + b"abc", "kind 7 is malformed"),
+        (head(kind=64, dtype=0, meta=4, keys=1) + bytes(12), "an answer with 1 keys"),
     ],
 )
 def test_what_is_not_ours_is_refused_with_a_reason(data: bytes, text: str) -> None:
@@ -288,9 +184,10 @@ def test_parts_that_do_not_add_up_are_refused() -> None:
         feed(FrameReader(), frame(Answer(1, (PartAnswer(0, Status.OK),), (values,))))
 
 
-def test_encoding_copies_no_array() -> None:
-    keys, values = np.arange(4, dtype=np.uint64), np.zeros((4, 2), np.float32)
-    push = Request(Kind.PUSH, 1, (Part(0, count=4, elements=8),), keys=keys, values=(values,))
+def test_encoding_copies_no_large_array() -> None:
+    keys, values = np.arange(4, dtype=np.uint64), np.zeros(1 << 20, np.float32)
+    parts = (Part(0, count=4, elements=values.size),)
+    push = Request(Kind.PUSH, 1, parts, keys=keys, values=(values,))
     _, key_buffer, value_buffer = encode(push)
     assert np.shares_memory(np.frombuffer(key_buffer, np.uint64), keys)
     assert np.shares_memory(np.frombuffer(value_buffer, np.float32), values)

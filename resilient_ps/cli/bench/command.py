@@ -11,11 +11,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from resilient_ps.cli.bench import replication
 from resilient_ps.cli.bench.cases import SparseShape, dense_cases, sparse_cases
 from resilient_ps.cli.bench.raw import RawPeer, memcpy_bytes_per_s
 from resilient_ps.cli.bench.report import LEGEND, as_json, as_table
 from resilient_ps.cli.bench.run import Plan, Row, run_several, run_single
 from resilient_ps.cli.options import JsonOption, print_json
+from resilient_ps.coordinator.placement import MAX_REPLICAS
+from resilient_ps.engine import ENGINE
 
 EXIT_BELOW_BAR = 1
 MILLION = 1_000_000
@@ -35,6 +38,12 @@ def bench(
     large: Annotated[
         bool, typer.Option("--large/--no-large", help="Also tables of 10 million rows (3 GB).")
     ] = True,
+    replicas: Annotated[
+        int,
+        typer.Option(
+            min=1, max=MAX_REPLICAS, help="From 2 on: measure what so many replicas cost instead."
+        ),
+    ] = 1,
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 when a bar is not reached.")
     ] = False,
@@ -51,9 +60,14 @@ def bench(
         resilient-ps bench --quick --check
 
         resilient-ps bench --json > bench.json
+
+        resilient-ps bench --replicas 2
     """
     console = Console(stderr=True)
     started = time.monotonic()
+    if replicas > 1:
+        _bench_replicas(rounds, replicas, console, check=check, json=json)
+        return
     rows: list[Row] = []
     plans = _plans(rounds, quick=quick, large=large)
     with (
@@ -72,6 +86,24 @@ def bench(
         print_json(as_json(rows, limits, seconds=time.monotonic() - started))
     else:
         _print(rows, limits)
+    if check and any(row.holds is False for row in rows):
+        raise typer.Exit(EXIT_BELOW_BAR)
+
+
+def _bench_replicas(
+    rounds: int, replicas: int, console: Console, *, check: bool, json: bool
+) -> None:
+    """The cost of replication, beside a cluster without."""
+    started = time.monotonic()
+    shape = SparseShape(MILLION, 16)
+    cases = (*dense_cases((4, 16)), *(c for c in sparse_cases(shape, COUNTS) if c.window == 1))
+    plan = Plan((4, 16), (shape,), cases, rounds, ("tcp",))
+    with console.status("starting") as status:
+        rows = list(replication.compare(plan, replicas, status.update))
+    if json:
+        print_json(replication.as_json(rows, seconds=time.monotonic() - started))
+    else:
+        Console().print(replication.as_table(rows))
     if check and any(row.holds is False for row in rows):
         raise typer.Exit(EXIT_BELOW_BAR)
 
@@ -118,7 +150,7 @@ def _print(rows: list[Row], limits: dict[str, Any]) -> None:
     console.print(
         f"raw: tcp {limits['tcp_one_way_gb_per_s']} GB/s, {limits['tcp_round_trip_us']} us; "
         f"unix {limits['unix_one_way_gb_per_s']} GB/s, {limits['unix_round_trip_us']} us; "
-        f"memcpy {limits['memcpy_gb_per_s']} GB/s"
+        f"memcpy {limits['memcpy_gb_per_s']} GB/s; kernels: {ENGINE}"
     )
     console.print(LEGEND)
     console.print(as_table(rows))

@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from resilient_ps.cli.bench.run import Row
+from resilient_ps.engine import ENGINE
 
 LEGEND = """medians over the rounds; spread: (largest - smallest) / median; of raw: ratio to
 the raw one-way rate of the same round; us, trips: one request, in raw round trips"""
@@ -66,6 +67,7 @@ def as_json(rows: list[Row], raw: dict[str, Any], *, seconds: float) -> dict[str
             "cores": os.cpu_count(),
             "python": platform.python_version(),
         },
+        "kernels": ENGINE,
         "seconds": round(seconds, 1),
         "raw": raw,
         "holds": all(row.holds is not False for row in rows),

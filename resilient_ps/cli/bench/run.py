@@ -70,9 +70,11 @@ class Plan:
 
 
 @contextmanager
-def prepared(plan: Plan, servers: int, say: Callable[[str], None]) -> Iterator[RunningCluster]:
+def prepared(
+    plan: Plan, servers: int, say: Callable[[str], None], *, replicas: int = 1
+) -> Iterator[RunningCluster]:
     """A cluster whose tables are filled."""
-    with local_cluster(servers, name="bench") as cluster:
+    with local_cluster(servers, name=f"bench-{replicas}", replicas=replicas) as cluster:
         with cluster.connect(DEADLINE_S) as client, client.worker("fill", 0, 1, "asp") as worker:
             for mib in plan.dense_mib:
                 open_dense(worker, mib)
@@ -90,12 +92,12 @@ def run_single(
     """One worker, in this process."""
     with prepared(plan, servers, say) as cluster:
         for transport in plan.transports:
-            with _client(cluster, transport) as client:
+            with client_of(cluster, transport) as client:
                 job = f"measure-{transport}"
                 with client.worker(job, 0, 1, "asp") as worker:
                     for case in plan.cases:
                         say(f"{case.name} {case.action} ({transport})")
-                        load = Load(case, worker.table(case.table), _rows_of(plan, case), seed=1)
+                        load = Load(case, worker.table(case.table), rows_of(plan, case), seed=1)
                         row = Row(case, transport, servers, 1)
                         _measure(row, load, raw, plan.rounds)
                         on_row(row)
@@ -119,7 +121,7 @@ def run_several(
             with ExitStack() as stack:
                 loads = []
                 for rank in range(workers):
-                    rows = _rows_of(plan, case)
+                    rows = rows_of(plan, case)
                     load = LoadProcess(cluster.etcd, cluster.name, job, case, rows, rank, workers)
                     stack.callback(load.close)
                     loads.append(load)
@@ -156,11 +158,13 @@ def _measure_several(row: Row, loads: list[LoadProcess], raw: RawPeer, rounds: i
         row.round_trips.append(row.latencies_s[-1] / trip_s)
 
 
-def _client(cluster: RunningCluster, transport: str) -> Client:
+def client_of(cluster: RunningCluster, transport: str) -> Client:
+    """A client that uses this transport only."""
     return connect(
         cluster.etcd, cluster.name, deadline_s=DEADLINE_S, unix_sockets=transport == "unix"
     )
 
 
-def _rows_of(plan: Plan, case: Case) -> int:
+def rows_of(plan: Plan, case: Case) -> int:
+    """How many rows the case's table has; 0 for a dense one."""
     return next((shape.rows for shape in plan.shapes if shape.name == case.table), 0)

@@ -2,161 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
+from candidates import JOB, KEYS, Candidate, Etcd, elected
 
-from resilient_ps.coordinator.controller import (
-    CAMPAIGN_REF,
-    PUTS_PER_TXN,
-    RETRY_NS,
-    ClusterWishes,
-    Controller,
-    job_spec,
-)
-from resilient_ps.coordinator.keys import ClusterKeys
-from resilient_ps.coordinator.kv import (
-    Delete,
-    KvAnswered,
-    KvCall,
-    KvFailed,
-    Put,
-    Read,
-    Txn,
-    TxnResult,
-)
-from resilient_ps.coordinator.memory import MemoryKv
-from resilient_ps.coordinator.records import (
-    ClusterConfig,
-    IntentRecord,
-    JobRecord,
-    ServerRecord,
-    ShardRecord,
-    counter_bytes,
-)
-from resilient_ps.coordinator.view import ClusterView
+from resilient_ps.coordinator.controller import RETRY_NS, ClusterWishes
+from resilient_ps.coordinator.intents import job_spec
+from resilient_ps.coordinator.kv import KvCall, KvFailed
+from resilient_ps.coordinator.mandate import CAMPAIGN_REF
+from resilient_ps.coordinator.reconciliation import OPS_PER_TXN
+from resilient_ps.coordinator.records import JobRecord, Member, counter_bytes
 from resilient_ps.errors import BadInput, Unavailable
-from resilient_ps.ids import Epoch, Position
-from resilient_ps.machine import MessageArrived, Send, SetTimer
-from resilient_ps.messages import Answer, Kind, PartAnswer, Request, Status
-
-KEYS = ClusterKeys("c")
-JOB = JobRecord(1, "j", "bsp", 2, "running")
-
-
-class Etcd:
-    """One store, and controllers that look at it."""
-
-    def __init__(self) -> None:
-        self.model = MemoryKv()
-
-    def put(self, key: bytes, value: bytes) -> None:
-        self.model.apply(Txn((), (Put(key, value),)), 0)
-
-    def delete(self, key: bytes) -> None:
-        self.model.apply(Txn((), (Delete(key),)), 0)
-
-    def get(self, key: bytes) -> bytes | None:
-        items = self.model.apply(Read(key), 0).items
-        return items[0].value if items else None
-
-    def server(self, name: str) -> None:
-        process = 100 + int(name[1:])
-        record = ServerRecord(name, process, "127.0.0.1", 7000, "", "", 1.0, 5, "0.1", 1, "host")
-        self.put(KEYS.server(name), record.to_bytes())
-
-    def configure(self, shards: int = 2, servers: int = 1) -> None:
-        config = ClusterConfig("0123456789abcdef", 1, shards, servers, 1, 64, "s1")
-        self.put(KEYS.config, config.to_bytes())
-
-    def place(self, shards: int = 2) -> None:
-        for number in range(shards):
-            record = ShardRecord(number, Epoch(1, 1), "s1", 101, ("s1",), (), 1, "n")
-            self.put(KEYS.shard(number), record.to_bytes())
-
-    def intent(self, number: int, kind: str, rank: int, incarnation: int = 4) -> None:
-        record = IntentRecord(number, kind, "j", rank, incarnation, "open")  # type: ignore[arg-type]
-        self.put(KEYS.intent(number), record.to_bytes())
-
-    def intent_record(self, number: int) -> IntentRecord:
-        value = self.get(KEYS.intent(number))
-        assert value is not None
-        return IntentRecord.from_bytes(value, b"")
-
-
-class Candidate:
-    """A controller; transactions are performed only when told to."""
-
-    def __init__(self, etcd: Etcd, name: str = "s1", wishes: ClusterWishes | None = None) -> None:
-        self.etcd = etcd
-        self.view = ClusterView(KEYS)
-        process = 100 + int(name[1:])
-        self.lease = etcd.model.grant(1000, 0).lease
-        wishes = wishes or ClusterWishes()
-        self.controller = Controller(self.view, name, process, wishes, lambda bits: process)
-        self.effects: list[Any] = []
-        self.lsn = 0
-
-    def see(self) -> None:
-        """Read everything."""
-        result = self.etcd.model.apply(Read(KEYS.prefix, prefix=True), 0)
-        self.view.load(result.items, result.revision)
-
-    def look(self) -> list[Any]:
-        self.see()
-        self.effects = self.controller.look(self.lease, 0)
-        return self.effects
-
-    def perform(self) -> list[bool]:
-        """Perform the transactions asked for: did they succeed?"""
-        done = []
-        for call in [e for e in self.effects if isinstance(e, KvCall)]:
-            result = self.etcd.model.apply(call.request, 0)
-            assert isinstance(result, TxnResult)
-            done.append(result.succeeded)
-            self.effects = self.controller.handle(KvAnswered(call.ref, result), 0)
-        return done
-
-    def settle(self) -> None:
-        """Look and perform until nothing is missing."""
-        for _ in range(50):
-            if not any(isinstance(effect, KvCall) for effect in self.look()):
-                return
-            self.perform()
-        raise AssertionError("the controller never comes to rest")
-
-    def requests(self) -> list[Request]:
-        messages = [e.message for e in self.effects if isinstance(e, Send)]
-        return [message for message in messages if isinstance(message, Request)]
-
-    def answer(self, status: Status = Status.OK, value: int = 0, text: bytes = b"") -> list[Any]:
-        """All shards answer the only request under way."""
-        (request,) = self.requests()
-        return self.answer_to(request, status, value, text)
-
-    def answer_to(
-        self, request: Request, status: Status = Status.OK, value: int = 0, text: bytes = b""
-    ) -> list[Any]:
-        self.lsn += 1
-        at = Position(Epoch(1, 1), self.lsn)
-        parts = tuple(PartAnswer(p.shard, status, at, value, text=text) for p in request.parts)
-        answer = Answer(request.request, parts)
-        self.effects = self.controller.handle(MessageArrived("server:s1", answer), 0)
-        return self.effects
-
-
-def elected(*, shards: int = 2) -> Candidate:
-    """The coordinator of a cluster that is placed, with a job."""
-    etcd = Etcd()
-    etcd.server("s1")
-    etcd.configure(shards)
-    etcd.place(shards)
-    etcd.put(KEYS.job("j"), JOB.to_bytes())
-    candidate = Candidate(etcd)
-    candidate.settle()
-    assert candidate.controller.elected
-    return candidate
-
+from resilient_ps.ids import Epoch
+from resilient_ps.machine import SetTimer
+from resilient_ps.messages import Kind, Status
 
 # -- configuration and election
 
@@ -236,13 +96,12 @@ def test_shards_are_placed_when_enough_servers_are_there() -> None:
     assert candidate.view.shards == []
     etcd.server("s2")
     candidate.settle()
-    owners = [record.primary for record in candidate.view.shards]
-    assert sorted(owners) == ["s1"] * 4 + ["s2"] * 4
-    assert {(r.primary, r.primary_process) for r in candidate.view.shards} == {
-        ("s1", 101),
-        ("s2", 102),
-    }
-    assert {record.epoch for record in candidate.view.shards} == {Epoch(1, 1)}
+    first = [record.desired[0] for record in candidate.view.shards]
+    assert sorted(first) == ["s1"] * 4 + ["s2"] * 4
+    for record in candidate.view.shards:
+        assert record.in_sync == tuple(Member(s, 100 + int(s[1:])) for s in record.desired)
+        assert (record.primary, record.primary_process, record.epoch) == ("", 0, Epoch(1, 0))
+        assert record.ring_version == 1
 
 
 def test_many_shards_are_placed_in_several_transactions() -> None:
@@ -256,7 +115,9 @@ def test_many_shards_are_placed_in_several_transactions() -> None:
     while calls := [e for e in candidate.look() if isinstance(e, KvCall)]:
         sizes += [len(call.request.success) for call in calls]
         candidate.perform()
-    assert sizes == [PUTS_PER_TXN, PUTS_PER_TXN, 50]
+    assert len(sizes) == 4  # the ring, and three for the shards
+    assert sum(sizes) == 251
+    assert max(sizes) < OPS_PER_TXN
     assert [record.shard for record in candidate.view.shards] == list(range(250))
 
 
@@ -266,17 +127,21 @@ def test_a_deposed_coordinator_places_nothing() -> None:
     etcd.server("s1")
     old = Candidate(etcd)
     old.look()
-    old.perform()
+    old.perform()  # elected
+    old.look()
+    old.perform()  # the ring
     old.look()
     etcd.delete(KEYS.coordinator_leader)
     assert old.perform() == [False]
     assert etcd.get(KEYS.shard(0)) is None
 
 
-def test_shards_that_are_placed_are_left_alone() -> None:
+def test_shards_stay_where_they_are_while_the_ring_does() -> None:
     candidate = elected()
-    candidate.etcd.server("s2")
-    assert [e for e in candidate.look() if isinstance(e, KvCall)] == []
+    before = candidate.view.shards
+    candidate.etcd.put(KEYS.job("other"), replace(JOB, name="other").to_bytes())
+    candidate.settle()
+    assert candidate.view.shards == before
 
 
 # -- intents
@@ -385,7 +250,7 @@ def test_a_number_drawn_meanwhile_makes_the_redraw_fail_and_be_tried_again() -> 
     candidate.answer(Status.FENCED, value=8)
     candidate.etcd.put(KEYS.rank("j", 1), counter_bytes(8))
     assert candidate.perform() == [False]
-    assert SetTimer("coordinator", RETRY_NS) in candidate.effects
+    assert SetTimer("coordinator", candidate.now_ns + RETRY_NS) in candidate.effects
     assert candidate.etcd.intent_record(1).incarnation == 4
     candidate.look()
     candidate.answer(Status.FENCED, value=8)

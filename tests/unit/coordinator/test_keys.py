@@ -21,6 +21,8 @@ def all_keys(cluster: str, name: str, table: str, number: int) -> list[bytes]:
     return [
         keys.config,
         keys.coordinator_leader,
+        keys.ring,
+        keys.drain(name),
         keys.server(name),
         keys.shard(number),
         keys.leader(number),
@@ -28,6 +30,7 @@ def all_keys(cluster: str, name: str, table: str, number: int) -> list[bytes]:
         keys.job(name),
         keys.rank(name, number),
         keys.finished(name, number),
+        keys.data_shards(name),
         keys.intent(number),
         keys.counter("tables"),
     ]
@@ -51,6 +54,8 @@ def test_all_keys_are_distinct_and_tell_what_they_are(name: str, table: str, num
     assert [KEYS.locate(key) for key in keys] == [
         Located("config"),
         Located("coordinator"),
+        Located("ring"),
+        Located("drain", name),
         Located("server", name),
         Located("shard", number=number),
         Located("leader", number=number),
@@ -58,6 +63,7 @@ def test_all_keys_are_distinct_and_tell_what_they_are(name: str, table: str, num
         Located("job", name),
         Located("rank", name, number),
         Located("finished", name, number),
+        Located("data-shards", name),
         Located("intent", number=number),
         Located("counter", "tables"),
     ]
@@ -66,6 +72,7 @@ def test_all_keys_are_distinct_and_tell_what_they_are(name: str, table: str, num
 @given(NAMES, TABLES, st.integers(0, 1023))
 def test_each_prefix_covers_its_own_kind_only(name: str, table: str, number: int) -> None:
     covered = {
+        KEYS.drains: "drain",
         KEYS.servers: "server",
         KEYS.shards: "shard",
         KEYS.leaders: "leader",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import (
+    KeyValue,
     KvAnswered,
     KvCall,
     KvFailed,
@@ -12,14 +15,18 @@ from resilient_ps.coordinator.kv import (
     LeaseRefresh,
     LeaseRevoke,
     LeaseTtl,
+    Put,
+    ReadResult,
     Txn,
     TxnResult,
 )
 from resilient_ps.coordinator.membership import (
     GRANT_REF,
+    RATE_MARGIN,
     REFRESH_REF,
     REGISTER_REF,
     RETRY_NS,
+    REVOKE_REF,
     SECOND_NS,
     TIMER,
     Membership,
@@ -30,6 +37,7 @@ from resilient_ps.machine import Effect, Log, SetTimer
 
 RECORD = ServerRecord("s1", 7, "127.0.0.1", 7000, "", "", 1.0, 0, "0.1", 1, "host")
 TTL_NS = 6 * SECOND_NS
+VALID_NS = TTL_NS - TTL_NS // RATE_MARGIN
 MS = 1_000_000
 
 
@@ -66,12 +74,34 @@ def test_a_server_asks_for_a_lease_then_writes_its_record_under_it() -> None:
     assert made.lease == 5
 
 
-def test_the_lease_is_valid_for_its_ttl_from_when_the_renewal_was_sent() -> None:
+def test_the_lease_is_valid_for_nearly_its_ttl_from_when_the_renewal_was_sent() -> None:
     made = member()
     assert made.on_timer(2 * SECOND_NS) == [KvCall(REFRESH_REF, LeaseRefresh(5))]
     made.on_answer(KvAnswered(REFRESH_REF, LeaseTtl(5, 6)), 4 * SECOND_NS)
-    assert made.may_answer(2 * SECOND_NS + TTL_NS - 1)
-    assert not made.may_answer(2 * SECOND_NS + TTL_NS)
+    assert made.may_answer(2 * SECOND_NS + VALID_NS - 1)
+    assert not made.may_answer(2 * SECOND_NS + VALID_NS)
+
+
+def test_a_clock_that_runs_a_twentieth_slow_stops_answering_before_the_lease_ends() -> None:
+    made = member()
+    slow_clock_at_the_end_ns = TTL_NS * (RATE_MARGIN - 1) // RATE_MARGIN
+    assert not made.may_answer(slow_clock_at_the_end_ns)
+
+
+def test_a_server_that_stops_says_so_in_its_record_under_its_lease() -> None:
+    made = member()
+    (call,) = made.announce_end()
+    assert isinstance(call, KvCall)
+    assert isinstance(call.request, Txn)
+    (guard,), (put,) = call.request.compares, call.request.success
+    assert (guard.target, guard.operand) == ("lease", 5)
+    assert isinstance(put, Put)
+    assert put.lease == 5
+    assert ServerRecord.from_bytes(put.value, put.key).stopping
+
+
+def test_a_server_that_is_no_member_has_nothing_to_announce() -> None:
+    assert membership().announce_end() == []
 
 
 def test_renewals_come_at_a_third_of_the_ttl() -> None:
@@ -98,8 +128,8 @@ def test_a_failed_renewal_is_tried_again_and_the_deadline_stays() -> None:
     assert isinstance(log, Log)
     assert timer == SetTimer(TIMER, 3 * SECOND_NS + RETRY_NS)
     assert made.on_timer(3 * SECOND_NS + RETRY_NS) != []
-    assert made.may_answer(TTL_NS - 1)
-    assert not made.may_answer(TTL_NS)
+    assert made.may_answer(VALID_NS - 1)
+    assert not made.may_answer(VALID_NS)
 
 
 def test_a_renewal_answered_with_no_time_left_is_a_lost_lease() -> None:
@@ -166,3 +196,39 @@ def test_who_leaves_revokes_the_lease_and_answers_no_more() -> None:
     assert made.on_timer(SECOND_NS) == []
     assert made.on_answer(KvAnswered(REFRESH_REF, LeaseTtl(5, 0)), SECOND_NS) == []
     assert membership().leave() == []
+
+
+def registering() -> Membership:
+    """A server whose record is being written under lease 5."""
+    made = membership()
+    made.start(0)
+    made.on_answer(KvAnswered(GRANT_REF, Leased(5, 6)), 0)
+    return made
+
+
+def refused(process: int, lease: int) -> KvAnswered:
+    """The record of `process`, under `lease`, stands in the way."""
+    record = replace(RECORD, process=process, lease=lease)
+    item = KeyValue(b"k", record.to_bytes(), 1, 1, 1, lease)
+    return KvAnswered(REGISTER_REF, TxnResult(False, 2, (ReadResult((item,), 2),)))
+
+
+def test_a_registration_that_was_carried_out_late_is_recognised() -> None:
+    made = registering()
+    made.on_answer(refused(RECORD.process, 5), 1)
+    assert made.state == "member"
+
+
+def test_an_own_record_under_a_lease_that_was_given_up_is_removed_with_that_lease() -> None:
+    made = registering()
+    effects = made.on_answer(refused(RECORD.process, 4), 1)
+    assert KvCall(REVOKE_REF, LeaseRevoke(4)) in effects
+    assert made.state == "registering"
+
+
+def test_another_process_of_that_name_is_waited_for() -> None:
+    made = registering()
+    log, _ = made.on_answer(refused(RECORD.process + 1, 9), 1)
+    assert isinstance(log, Log)
+    assert log.event == "name taken"
+    assert made.state == "registering"

@@ -12,15 +12,19 @@ from hypothesis import strategies as st
 from resilient_ps.coordinator.fields import MAX_RECORD_BYTES
 from resilient_ps.coordinator.records import (
     ClusterConfig,
+    DrainRecord,
     IntentRecord,
     JobRecord,
+    Member,
     Record,
+    RingRecord,
     ServerRecord,
     ShardRecord,
     TableRecord,
     counter_bytes,
     read_counter,
 )
+from resilient_ps.coordinator.ring import RingMember
 from resilient_ps.errors import BadInput
 from resilient_ps.ids import Epoch
 
@@ -30,33 +34,44 @@ INT64 = st.integers(1, 2**63 - 1)
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
-CONFIG = ClusterConfig("0123abcd", 1, 12, 3, 1, 64, "a test")
+CONFIG = ClusterConfig("0123abcd", 1, 12, 3, 1, 1, 64, "a test")
 SERVER = ServerRecord(
     "s1", 2**64 - 1, "127.0.0.1", 7000, "/run/x.sock", "z", 1.5, 7, "0.1.0", 42, "box"
 )
-SHARD = ShardRecord(3, Epoch(1, 5), "s1", 9, ("s1", "s2"), ("s3",), 4, "n0nce")
+MEMBERS = (Member("s1", 9), Member("s2", 2**64 - 1))
+SHARD = ShardRecord(3, Epoch(1, 5), "s1", 9, MEMBERS, ("s3", "s1"), 4, "n0nce")
+RING = RingRecord(2, (RingMember("s1", 2.0, "rack-3"), RingMember("s2")))
+DRAIN = DrainRecord("s2", "somebody on box")
 TABLE = TableRecord(1, '{"dim":16}')
-JOB = JobRecord(1, "train", "ssp:3", 4, "running")
+JOB = JobRecord(1, "train", "ssp:3", 4, "running", 12.5)
 INTENT = IntentRecord(1, "join", "train", 4, 2, "open", {"clock": 17})
-EXAMPLES: list[Record] = [CONFIG, SERVER, SHARD, TABLE, JOB, INTENT]
+EXAMPLES: list[Record] = [CONFIG, SERVER, SHARD, RING, DRAIN, TABLE, JOB, INTENT]
 each_record = pytest.mark.parametrize("record", EXAMPLES, ids=lambda r: type(r).__name__)
 
 
 @st.composite
 def shard_records(draw: st.DrawFn) -> ShardRecord:
     servers = draw(st.lists(NAMES, unique=True, max_size=6))
-    cut = draw(st.integers(0, len(servers)))
-    elected = cut > 0 and draw(st.booleans())
+    members = tuple(Member(server, draw(UINT64)) for server in servers)
+    leader = draw(st.sampled_from([Member("", 0), *members]))
     return ShardRecord(
         shard=draw(st.integers(0, 1023)),
         epoch=Epoch(draw(INT64), draw(INT64)),
-        primary=draw(st.sampled_from(servers[:cut])) if elected else "",
-        primary_process=draw(UINT64) if elected else 0,
-        in_sync=tuple(servers[:cut]),
-        learners=tuple(servers[cut:]),
+        primary=leader.server,
+        primary_process=leader.process,
+        in_sync=members,
+        desired=tuple(draw(st.lists(NAMES, unique=True, max_size=6))),
         ring_version=draw(INT64),
         nonce=draw(NAMES),
     )
+
+
+@st.composite
+def ring_records(draw: st.DrawFn) -> RingRecord:
+    servers = draw(st.lists(NAMES, unique=True, max_size=6))
+    weights = st.floats(0.001, 1000)
+    members = tuple(RingMember(server, draw(weights), draw(TEXTS)) for server in servers)
+    return RingRecord(draw(INT64), members)
 
 
 RECORDS: st.SearchStrategy[Record] = st.one_of(
@@ -67,6 +82,7 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
         shards=st.integers(1, 1024),
         initial_servers=st.integers(1, 1024),
         replicas=st.integers(1, 16),
+        min_in_sync=st.integers(1, 16),
         vnodes=st.integers(1, 1024),
         created_by=TEXTS,
     ),
@@ -85,6 +101,17 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
         hostname=NAMES,
     ),
     shard_records(),
+    ring_records(),
+    st.builds(DrainRecord, server=NAMES, asked_by=TEXTS),
+    st.builds(
+        JobRecord,
+        job_id=st.integers(1, 2**32 - 1),
+        name=NAMES,
+        consistency=st.sampled_from(["bsp", "ssp:3", "asp"]),
+        ranks=st.integers(1, 65_536),
+        state=st.sampled_from(["running", "stopped", "done"]),
+        evict_after_s=st.none() | st.floats(3, 1000),
+    ),
     st.builds(
         TableRecord, table_id=st.integers(1, 2**32 - 1), spec_json=TEXTS.map(lambda t: t + "{}")
     ),
@@ -153,6 +180,8 @@ def test_a_field_of_another_type_is_refused_by_name(record: Record) -> None:
                 continue
             if isinstance(value, list | dict) and isinstance(wrong, list | dict):
                 continue
+            if name == "evict_after_s" and wrong is None:
+                continue
             assert name in refused(changed(record, **{name: wrong}), type(record))
 
 
@@ -201,9 +230,19 @@ def test_hostile_values_are_refused_shortly(raw: bytes, says: str) -> None:
         (SERVER, {"process": 0}, "process is 0"),
         (SHARD, {"primary": "s9"}, "primary 's9' is not in in_sync"),
         (SHARD, {"primary": ""}, "both be given, or neither"),
-        (SHARD, {"learners": ["s1"]}, "'s1' is in in_sync and in learners"),
-        (SHARD, {"in_sync": ["s1", "s1"]}, "names something twice"),
-        (SHARD, {"in_sync": [f"s{i}" for i in range(1025)]}, "at most 1024"),
+        (SHARD, {"primary_process": 8}, "primary 's1' is not in in_sync"),
+        (SHARD, {"in_sync": [["s1", 9], ["s1", 8]]}, "names a server twice"),
+        (SHARD, {"in_sync": ["s1"]}, "not pairs of a server and a process"),
+        (SHARD, {"in_sync": [["s1", True]]}, "not pairs of a server and a process"),
+        (SHARD, {"in_sync": [["s1", 0]]}, "names process 0"),
+        (SHARD, {"in_sync": [[f"s{i}", 9] for i in range(1025)]}, "at most 1024"),
+        (SHARD, {"desired": ["s1", "s1"]}, "names something twice"),
+        (RING, {"version": 0}, "version is 0"),
+        (RING, {"members": [["s1", 1.0, ""], ["s1", 2.0, ""]]}, "names a server twice"),
+        (RING, {"members": [["s1", 0.0, ""]]}, "has weight 0.0, not 0.001 to 1000"),
+        (RING, {"members": [["s1", True, ""]]}, "not triples of a server, a weight and a zone"),
+        (RING, {"members": [["s1", 1.0]]}, "not triples of a server, a weight and a zone"),
+        (JOB, {"evict_after_s": 2.5}, "evict_after_s is 2.5, not a number from 3 to"),
         (SHARD, {"epoch": [1]}, "not two whole numbers"),
         (SHARD, {"epoch": [1, -1]}, "not two whole numbers"),
         (SHARD, {"epoch": [1, True]}, "not two whole numbers"),
@@ -224,8 +263,9 @@ def test_a_value_out_of_bounds_is_refused_with_the_fault_and_the_remedy(
 @pytest.mark.parametrize(
     "record",
     [
-        ClusterConfig("0123abcd", 1, 2000, 3, 1, 64, ""),
-        ShardRecord(3, Epoch(1, 5), "s9", 9, ("s1",), (), 4, ""),
+        ClusterConfig("0123abcd", 1, 2000, 3, 1, 1, 64, ""),
+        ShardRecord(3, Epoch(1, 5), "s9", 9, MEMBERS, (), 4, ""),
+        RingRecord(1, tuple(RingMember(f"{i:099d}") for i in range(1024))),
         TableRecord(1, "x" * 33_000),
         IntentRecord(1, "join", "j", 0, 0, "open", {"x": float("nan")}),
         IntentRecord(1, "join", "j", 0, 0, "open", {"x": b"bytes"}),

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from resilient_ps.coordinator.keys import ClusterKeys
-from resilient_ps.coordinator.kv import Event, KeyValue, WatchBatch
+from resilient_ps.coordinator.kv import Compare, Event, KeyValue, WatchBatch
 from resilient_ps.coordinator.records import (
     ClusterConfig,
+    DrainRecord,
     IntentRecord,
     JobRecord,
+    Member,
+    RingRecord,
     ServerRecord,
     ShardRecord,
 )
+from resilient_ps.coordinator.ring import RingMember
 from resilient_ps.coordinator.view import ClusterView
 from resilient_ps.ids import Epoch
 
 KEYS = ClusterKeys("c")
-CONFIG = ClusterConfig("0123456789abcdef", 1, 2, 1, 1, 64, "s1")
+CONFIG = ClusterConfig("0123456789abcdef", 1, 2, 1, 1, 1, 64, "s1")
 JOB = JobRecord(1, "j", "bsp", 2, "running")
 
 
@@ -24,7 +28,7 @@ def server(name: str, process: int = 7) -> ServerRecord:
 
 
 def shard(number: int) -> ShardRecord:
-    return ShardRecord(number, Epoch(1, 1), "s1", 7, ("s1",), (), 1, "n")
+    return ShardRecord(number, Epoch(1, 1), "s1", 7, (Member("s1", 7),), ("s1",), 1, "n")
 
 
 def intent(number: int, state: str) -> IntentRecord:
@@ -93,6 +97,47 @@ def test_open_intents_come_in_the_order_of_their_numbers() -> None:
     )
     view.apply(WatchBatch(10, events))
     assert [record.number for record in view.open_intents] == [2, 12]
+
+
+def test_the_ring_and_drains_are_known() -> None:
+    view = loaded()
+    assert (view.ring, view.drains) == (None, [])
+    ring = RingRecord(3, (RingMember("s1"), RingMember("s2", 2.0, "z")))
+    events = (
+        put(KEYS.ring, ring.to_bytes()),
+        put(KEYS.drain("s2"), DrainRecord("s2", "a test").to_bytes()),
+        put(KEYS.drain("s1"), DrainRecord("s1", "a test").to_bytes()),
+    )
+    view.apply(WatchBatch(10, events))
+    assert view.ring == ring
+    assert view.drains == ["s1", "s2"]
+    assert view.processes == {"s1": 7, "s2": 7}
+
+
+def test_the_layout_grows_with_what_decides_where_shards_are_to_be() -> None:
+    view = loaded()
+    before = view.layout
+    view.apply(WatchBatch(10, (put(KEYS.job("j"), JOB.to_bytes()),)))
+    view.apply(WatchBatch(11, (put(KEYS.leader(0), b"{}"),)))
+    assert view.layout == before
+    for revision, event in enumerate(
+        [
+            put(KEYS.shard(0), shard(0).to_bytes()),
+            put(KEYS.drain("s2"), DrainRecord("s2", "").to_bytes()),
+            Event("delete", item(KEYS.drain("s2"), b"")),
+            Event("delete", item(KEYS.server("s2"), b"")),
+        ]
+    ):
+        before = view.layout
+        view.apply(WatchBatch(12 + revision, (event,)))
+        assert view.layout > before
+
+
+def test_a_guard_holds_while_the_key_is_as_it_was_seen() -> None:
+    view = loaded()
+    view.apply(WatchBatch(17, (Event("put", item(KEYS.shard(0), shard(0).to_bytes(), 17)),)))
+    assert view.as_seen(KEYS.shard(0)) == Compare(KEYS.shard(0), "mod", "=", 17)
+    assert view.as_seen(KEYS.ring) == Compare(KEYS.ring, "create", "=", 0)
 
 
 def test_an_unreadable_value_is_reported_once_and_leaves_what_was_known() -> None:

@@ -132,6 +132,17 @@ def test_the_cursor_of_the_last_epoch_can_be_continued_with_more_epochs(dataset)
     assert [arrays_of(b) for b in more] == [arrays_of(b) for b in whole[len(whole) // 2 :]]
 
 
+@pytest.mark.parametrize("of", [1, 3])
+def test_an_epoch_can_be_read_from_its_beginning(dataset, of):
+    for rank in range(of):
+        whole = list(dataset.batches(rank, of, 4, epochs=3))
+        for epoch in range(3):
+            beginning = json.loads(json.dumps(dataset.beginning(rank, of, epoch)))
+            read = list(dataset.batches(rank, of, 4, epochs=epoch + 1, cursor=beginning))
+            expected = [batch for batch in whole if batch.cursor["epoch"] == epoch]
+            assert [arrays_of(b) for b in read] == [arrays_of(b) for b in expected]
+
+
 def test_batches_are_full_but_for_the_last_of_an_epoch(dataset):
     assert [len(b) for b in dataset.batches(0, 1, 10, epochs=2)] == [10, 10, 3] * 2
 

@@ -102,7 +102,7 @@ class LocalWorker:
         self.cursors = []
         self.tables = {}
 
-    def batches(self, dataset, *, batch_size, epochs=1):
+    def batches(self, dataset, *, batch_size, epochs=1, schedule="static", data_shards=None):
         for batch in dataset.batches(self.rank, self.of, batch_size, epochs):
             yield batch
             self.cursors.append(batch.cursor)

@@ -234,3 +234,56 @@ def test_int64_tables_sum_exactly() -> None:
 
 def test_bytes_held_counts_values_and_state() -> None:
     assert shard_of(SPEC).bytes_held == pytest.approx(2 * 4 * SPEC.elements, rel=0.01)
+
+
+# -- elements that come from elsewhere
+
+
+@pytest.mark.parametrize("optimiser", [Sum(), SGD(0.1), Adagrad(0.1), Adam(0.1)], ids=repr)
+@pytest.mark.parametrize("step", [1_000_003, 100_000, 65_536])
+def test_captured_elements_are_loaded_with_their_state(
+    optimiser: Sum | SGD | Adagrad | Adam, step: int
+) -> None:
+    spec = DenseSpec("t", SPEC.shape, "float32", optimiser)
+    source, target = shard_of(spec), shard_of(spec)
+    rng = np.random.default_rng(0)
+    for blocks in ([0, 1, 2, 3, 4, 5], [5, 1], [1]):
+        numbers = np.array(blocks, np.uint64)
+        grads = rng.normal(size=source.elements_of(numbers)).astype(np.float32)
+        source.push(numbers, grads)
+    target.push(target.blocks, np.ones(len(target), np.float32))
+    for start in range(0, len(source), step):
+        stop = min(start + step, len(source))
+        target.load(start, stop, source.capture(start, stop))
+    assert target.digest() == source.digest()
+
+
+def test_loading_leaves_alone_what_was_pulled() -> None:
+    shard = shard_of(SPEC)
+    pulled = shard.pull(shard.blocks)
+    before = pulled.copy()
+    shard.load(0, 10, np.full(shard.capture(0, 10).size, 7, np.float32))
+    np.testing.assert_array_equal(pulled, before)
+    assert shard.pull(shard.blocks)[:11].tolist()[:10] == [7] * 10
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "size", "complaint"),
+    [
+        (-1, 5, 12, "has 327780 elements"),
+        (0, 327_781, 12, "has 327780 elements"),
+        (5, 4, 0, "has 327780 elements"),
+        (0, 5, 11, "content must have shape"),
+        (0, 5, 4, "content must have shape"),
+    ],
+)
+def test_elements_that_do_not_fit_are_refused_and_change_nothing(
+    start: int, stop: int, size: int, complaint: str
+) -> None:
+    shard = shard_of(SPEC)
+    before = shard.digest()
+    with pytest.raises(BadInput, match=complaint):
+        shard.load(start, stop, np.ones(size, np.float32))
+    with pytest.raises(BadInput, match="content must be float32"):
+        shard.load(0, 5, np.ones(5))
+    assert shard.digest() == before

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from resilient_ps.errors import BadInput
 from resilient_ps.hashing import mix64
-from resilient_ps.tables import kernels
+from resilient_ps.tables import parameters
 from resilient_ps.tables.initialisers import Constant, Normal
 from resilient_ps.tables.optimisers import SGD, Adagrad, Adam, Sum
 from resilient_ps.tables.sparse import SparseShard, row_stride
@@ -226,11 +226,11 @@ def test_stamps_that_run_out_are_forgotten() -> None:
     shard = sums(dtype="int64")
     keys = np.arange(10, dtype=np.uint64)
     shard.push(keys, np.ones((10, 1), np.int64))
-    shard._meta[kernels.BASE] = 2**32 - 15  # as if so many had been pushed
+    shard._meta[parameters.BASE] = 2**32 - 15  # as if so many had been pushed
     for _ in range(3):
         shard.push(keys, np.ones((10, 1), np.int64))
     assert np.all(shard.pull(keys) == 4)
-    assert shard._meta[kernels.BASE] == 21
+    assert shard._meta[parameters.BASE] == 21
 
 
 def test_a_push_beyond_the_maximum_of_rows_changes_nothing() -> None:
@@ -336,3 +336,78 @@ def test_rows_are_whole_cache_lines_where_that_costs_little(
     columns: int, item_bytes: int, stride: int
 ) -> None:
     assert row_stride(columns, item_bytes) == stride
+
+
+# -- rows that come from elsewhere
+
+ALL = (Sum(), SGD(0.1), Adagrad(0.1), Adam(0.1))
+
+
+@pytest.mark.parametrize("optimiser", ALL, ids=repr)
+def test_captured_rows_are_loaded_with_their_state(optimiser: Sum | SGD | Adagrad | Adam) -> None:
+    spec = SparseSpec("t", 3, "float32", optimiser, Normal(1.0))
+    source, target = SparseShard(spec), SparseShard(spec)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        keys = rng.integers(0, 3000, 2000).astype(np.uint64)
+        source.push(keys, rng.normal(size=(2000, 3)).astype(np.float32))
+    for first in range(0, len(source), 100):
+        target.load(*source.capture(first, min(first + 100, len(source))))
+    assert target.digest() == source.digest()
+    grads = rng.normal(size=(2000, 3)).astype(np.float32)
+    for shard in (source, target):
+        shard.push(keys, grads)
+    assert target.digest() == source.digest()
+    assert target.pull(keys).tobytes() == source.pull(keys).tobytes()
+
+
+def test_a_loaded_row_takes_the_place_of_one_that_is_there() -> None:
+    source, target = sums(dim=2), sums(dim=2)
+    source.push(keys_of(1, 2, 3), np.ones((3, 2), np.float32))
+    target.push(keys_of(3, 4), np.full((2, 2), 9, np.float32))
+    target.load(*source.capture(0, 3))
+    assert target.pull(keys_of(1, 2, 3, 4)).tolist() == [[1, 1], [1, 1], [1, 1], [9, 9]]
+    assert target.keys().tolist() == [1, 2, 3, 4]
+
+
+def test_rows_are_captured_in_the_order_of_their_creation() -> None:
+    shard = sums()
+    for key in (9, FIRST, LAST, 4):
+        shard.push(keys_of(key, 9), np.ones((2, 1), np.float32))
+    keys, rows = shard.capture(1, 3)
+    assert keys.tolist() == [FIRST, LAST]
+    assert rows.tolist() == [[1], [1]]
+
+
+def test_a_capture_is_not_changed_by_later_pushes() -> None:
+    shard = sums()
+    shard.push(keys_of(1), np.ones((1, 1), np.float32))
+    _, rows = shard.capture(0, 1)
+    shard.push(keys_of(1), np.ones((1, 1), np.float32))
+    assert rows.tolist() == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("keys", "rows", "complaint"),
+    [
+        (keys_of(5, 5), np.ones((2, 1), np.float32), "twice"),
+        (keys_of(1, 5, 1), np.ones((3, 1), np.float32), "twice"),
+        (keys_of(5), np.ones((1, 2), np.float32), "rows must have shape"),
+        (keys_of(5), np.ones((2, 1), np.float32), "rows must have shape"),
+        (keys_of(5), np.ones((1, 1)), "rows must be float32"),
+        (np.array([5]), np.ones((1, 1), np.float32), "keys must be uint64"),
+        (np.arange(50, dtype=np.uint64), np.ones((50, 1), np.float32), "more than 40 rows"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_and_change_nothing(
+    keys: np.ndarray, rows: np.ndarray, complaint: str
+) -> None:
+    shard = SparseShard(SparseSpec("t", 1, "float32", Sum()), max_rows=40)
+    shard.push(keys_of(1, 2), np.ones((2, 1), np.float32))
+    before = shard.digest()
+    with pytest.raises(BadInput, match=complaint):
+        shard.load(keys, rows)
+    assert shard.digest() == before
+    shard.push(keys_of(5, 1), np.ones((2, 1), np.float32))
+    assert shard.pull(keys_of(1, 2, 5)).tolist() == [[2], [1], [1]]
+    assert len(shard) == 3

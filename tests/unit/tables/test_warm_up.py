@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import resilient_ps.tables
+from resilient_ps.engine import ENGINE
 from resilient_ps.tables import compiled
 from resilient_ps.tables.dense import DenseLayout, DenseShard
 from resilient_ps.tables.initialisers import Normal
@@ -18,13 +20,28 @@ from resilient_ps.tables.optimisers import FTRL, Adam, Sum
 from resilient_ps.tables.partition import gather_rows, partition
 from resilient_ps.tables.sparse import SparseShard
 from resilient_ps.tables.spec import DTYPES, DenseSpec, SparseSpec
-from resilient_ps.tables.warm_up import CLIENT_KERNELS, SERVER_KERNELS, warm_up, warm_up_client
+from resilient_ps.tables.warm_up import (
+    WarmUp,
+    client_kernels,
+    server_kernels,
+    warm_up,
+    warm_up_client,
+)
 
 
 def signatures() -> list[int]:
-    return [len(kernel.signatures) for kernel in (*SERVER_KERNELS, *CLIENT_KERNELS)]
+    return [len(kernel.signatures) for kernel in (*server_kernels(), *client_kernels())]
 
 
+@pytest.mark.skipif(ENGINE == "numba", reason="numba is in use")
+def test_with_the_native_module_there_is_nothing_to_do_and_numba_is_not_imported() -> None:
+    assert warm_up() == warm_up_client() == WarmUp(0, 0, 0)
+    program = "import sys, resilient_ps.node, resilient_ps.split; print('numba' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"False\n"
+
+
+@pytest.mark.skipif(ENGINE == "native", reason="the native module is in use")
 def test_nothing_is_compiled_after_the_warm_up() -> None:
     lines: list[str] = []
     warm_up(progress=lines.append)
@@ -36,7 +53,7 @@ def test_nothing_is_compiled_after_the_warm_up() -> None:
     assert signatures() == before
     again = warm_up()
     assert (again.compiled, again.loaded) == (0, 0)
-    assert again.kernels == sum(before[: len(SERVER_KERNELS)])
+    assert again.kernels == sum(before[: len(server_kernels())])
 
 
 def use_everything(dtype: str) -> None:

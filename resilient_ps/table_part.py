@@ -10,7 +10,7 @@ import numpy as np
 
 from resilient_ps.barrier import Update
 from resilient_ps.errors import BadInput
-from resilient_ps.messages import Keys, Values
+from resilient_ps.messages import NO_KEYS, Keys, Values
 from resilient_ps.tables.dense import DenseLayout, DenseShard
 from resilient_ps.tables.sparse import SparseShard
 from resilient_ps.tables.spec import DenseSpec, TableSpec
@@ -18,18 +18,22 @@ from resilient_ps.tables.spec import DenseSpec, TableSpec
 PULL_BYTES_MAX = 64 << 20  # what one shard puts into one answer
 
 
-class TableReplica:
+class TablePart:
     """The rows or blocks of one table that live on one shard.
 
-    `writer` is the job that pushes to the table (0: none yet); one job writes at a time.
+    `writer` is the job that pushes to the table (0: none yet); one job writes at a time. `loading`:
+    a copy of it is being taken in, and the first `loaded` rows or elements of it have come.
     """
 
-    __slots__ = ("_dtype", "_held", "_keys_max", "spec", "text", "writer")
+    __slots__ = ("__weakref__", "_dtype", "_held", "_keys_max", "loaded", "loading", "spec", "text",
+                 "writer")  # fmt: skip
 
     def __init__(self, spec: TableSpec, text: str, shard: int, shards: int) -> None:
         self.spec = spec
         self.text = text
         self.writer = 0
+        self.loading = False
+        self.loaded = 0
         self._held: DenseShard | SparseShard
         if isinstance(spec, DenseSpec):
             layout = DenseLayout(spec, shards)
@@ -109,10 +113,54 @@ class TableReplica:
             return len(keys) * self._held.spec.dim
         return self._held.elements_of(keys)
 
+    # -- copies of the state
+
+    @property
+    def lr(self) -> float:
+        """The present learning rate; 0 if the optimiser has none."""
+        return self._held.lr
+
+    def set_lr(self, lr: float) -> None:
+        """Use this learning rate from now on. Raises `BadInput`."""
+        self._held.set_lr(lr)
+
+    def capture(self, at: int, bytes_max: int) -> tuple[int, Keys, Values]:
+        """What comes next after row or element `at`: its end, keys (if sparse) and content.
+
+        An array of its own, of at most `bytes_max` bytes with the keys (one row at least).
+        """
+        held, item_bytes = self._held, self._dtype.itemsize
+        row_bytes = held.columns * item_bytes + (8 if isinstance(held, SparseShard) else 0)
+        end = min(at + max(1, bytes_max // row_bytes), len(held))
+        if isinstance(held, SparseShard):
+            keys, rows = held.capture(at, end)
+            return end, keys, rows.reshape(-1)
+        return end, NO_KEYS, held.capture(at, end)
+
+    def load(self, end: int, keys: Keys, content: Values) -> None:
+        """Take in what `capture(loaded, ...)` gave somewhere else. Raises `BadInput`."""
+        held, at = self._held, self.loaded
+        rows = end - at if isinstance(held, SparseShard) else 0
+        if len(keys) != rows or (self.is_sparse and content.size != rows * held.columns):
+            raise BadInput(
+                f"table {self.spec.name!r}: {len(keys)} keys and {content.size} values are not "
+                f"what stands at {at} to {end}"
+            )
+        if isinstance(held, SparseShard):
+            held.load(keys, content.reshape(len(keys), held.columns))
+        else:
+            held.load(at, end, content)
+        self.loaded = end
+
     @property
     def rows(self) -> int:
         """Rows (sparse) or values (dense) held."""
         return len(self._held)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Has it rows under keys, rather than blocks?"""
+        return isinstance(self._held, SparseShard)
 
     @property
     def bytes_held(self) -> int:

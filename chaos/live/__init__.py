@@ -1,0 +1,1 @@
+"""Faults on real processes, and what becomes of the cluster meanwhile."""

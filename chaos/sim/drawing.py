@@ -1,0 +1,127 @@
+"""Schedules drawn from a seed: faults at random moments, and some that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from resilient_ps.chaos.sim.recipes import draw_recipe
+from resilient_ps.chaos.sim.schedule import Fault, FaultKind, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What there is to strike, and how long there is time."""
+
+    servers: tuple[str, ...]
+    shards: int
+    ranks: tuple[int, ...]
+    lease_ttl_ms: int
+    first_ms: int = 1_000
+    last_ms: int = 21_000
+    faults_least: int = 8  # at random moments
+    faults_most: int = 14
+    recipes: int = 2
+    recipe_ms: int = 6_000  # the longest that a recipe takes
+
+
+WEIGHTS: dict[FaultKind, int] = {
+    "crash": 6,
+    "crash worker": 4,
+    "supersede": 2,
+    "pause": 4,
+    "pause mid-step": 3,
+    "partition": 4,
+    "one-way": 4,
+    "isolate": 2,
+    "refuse": 2,
+    "slow": 2,
+    "cut": 3,
+    "long steps": 2,
+    "etcd down": 1,
+    "etcd leader": 2,
+    "etcd loses answers": 3,
+    "etcd lags": 2,
+    "etcd compacts": 1,
+    "stop": 2,
+    "join": 1,
+    "drain": 1,
+}
+assert set(WEIGHTS) == set(get_args(FaultKind))
+
+
+def draw_schedule(seed: int, shape: Shape) -> Schedule:
+    """The faults of a seed, in the order of time."""
+    rng = np.random.Generator(np.random.PCG64([seed, 2]))
+    count = int(rng.integers(shape.faults_least, shape.faults_most + 1))
+    kinds = list(WEIGHTS)
+    weights = np.array([WEIGHTS[kind] for kind in kinds], float)
+    drawn = rng.choice(len(kinds), count, p=weights / weights.sum())
+    faults = [_draw(kinds[index], rng, shape) for index in drawn.tolist()]
+    for _ in range(shape.recipes):
+        begin_ms = int(rng.integers(shape.first_ms, shape.last_ms - shape.recipe_ms))
+        faults += draw_recipe(rng, begin_ms, shape.shards, len(shape.ranks))
+    return tuple(sorted(faults, key=lambda fault: fault.at_ms))
+
+
+def _draw(kind: FaultKind, rng: np.random.Generator, shape: Shape) -> Fault:
+    ttl_ms = shape.lease_ttl_ms
+
+    def between(least_ms: float, most_ms: float) -> int:
+        """Short ones and long ones alike often: uniform in the logarithm."""
+        low, high = np.log(least_ms), np.log(most_ms)
+        return int(np.exp(rng.uniform(low, high)))
+
+    durations: dict[FaultKind, Callable[[], int]] = {
+        "crash": lambda: between(5, 3 * ttl_ms),
+        "crash worker": lambda: between(1, ttl_ms),
+        "supersede": lambda: between(20, ttl_ms),
+        "pause": lambda: between(ttl_ms / 10, 3 * ttl_ms),
+        "pause mid-step": lambda: between(ttl_ms / 10, 3 * ttl_ms),
+        "partition": lambda: between(50, 3 * ttl_ms),
+        "one-way": lambda: between(50, 3 * ttl_ms),
+        "isolate": lambda: between(50, 3 * ttl_ms),
+        "refuse": lambda: between(20, ttl_ms),
+        "slow": lambda: between(200, 2 * ttl_ms),
+        "cut": lambda: between(20, ttl_ms),
+        "long steps": lambda: between(200, ttl_ms),
+        "etcd down": lambda: between(200, 2 * ttl_ms),
+        "etcd leader": lambda: between(50, ttl_ms / 2),
+        "etcd loses answers": lambda: between(200, 2 * ttl_ms),
+        "etcd lags": lambda: between(500, 2 * ttl_ms),
+        "etcd compacts": lambda: between(200, ttl_ms),
+        "stop": lambda: between(100, 2 * ttl_ms),
+        "join": lambda: 0,
+        "drain": lambda: between(500, 5 * ttl_ms),
+    }
+    at_ms = int(rng.integers(shape.first_ms, shape.last_ms))
+    target = _draw_target(kind, rng, shape)
+    return Fault(at_ms, kind, target, durations[kind](), int(rng.integers(1 << 30)))
+
+
+def _draw_target(kind: FaultKind, rng: np.random.Generator, shape: Shape) -> tuple[str, ...]:
+    def server() -> str:
+        if rng.random() < 0.15:
+            return "coordinator"
+        if rng.random() < 0.4:
+            return f"primary:{int(rng.integers(shape.shards))}"
+        return str(rng.choice(shape.servers))
+
+    def rank() -> str:
+        return f"rank:{int(rng.choice(shape.ranks))}"
+
+    match kind:
+        case "crash worker" | "supersede":
+            return (rank(),)
+        case "pause" | "pause mid-step" | "isolate":
+            return (rank() if rng.random() < 0.2 else server(),)
+        case "partition" | "one-way" | "slow" | "refuse":
+            ends = [server(), (server, lambda: "etcd", rank)[int(rng.integers(3))]()]
+            return tuple(ends if rng.random() < 0.5 else reversed(ends))
+        case "etcd down" | "etcd leader" | "cut" | "join":
+            return ()
+        case _:
+            return (server(),)

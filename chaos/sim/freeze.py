@@ -1,0 +1,72 @@
+"""The end of a liveness run: some are well for ever, all others are ill for ever."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+
+from resilient_ps.chaos.sim.faults import Faults
+from resilient_ps.chaos.sim.store import ETCD
+
+FOREVER_NS = 10**15
+
+
+def freeze(faults: Faults, rng: np.random.Generator) -> tuple[str, ...]:
+    """Heal everything, then strike, for ever, all servers but a majority that holds every shard.
+
+    Returns the survivors; () when a shard has been lost.
+    """
+    faults.heal()
+    survivors = _choose(faults, rng)
+    for name in faults.cluster.servers:
+        if survivors and name not in survivors:
+            _strike(faults, name, rng)
+    return survivors
+
+
+def _choose(faults: Faults, rng: np.random.Generator) -> tuple[str, ...]:
+    """A smallest possible set of servers that may survive: seeded, and with every shard.
+
+    Of every shard so many in-sync members survive as it takes to commit; where no set fits but
+    all servers together, nobody is struck.
+    """
+    cluster = faults.cluster
+    names = list(cluster.servers)
+    processes = {server.process_id: server.name for server in cluster.servers.values()}
+    members = [
+        {processes.get(member.process, "") for member in record.in_sync} & set(names)
+        for record in cluster.records().values()
+    ]
+    if not all(members):
+        return ()
+    for count in range(len(names) // 2 + 1, len(names)):
+        chosen = [set(some) for some in combinations(names, count)]
+        fit = [c for c in chosen if all(len(c & held) >= cluster.min_in_sync for held in members)]
+        if fit:
+            return tuple(sorted(fit[int(rng.integers(len(fit)))]))
+    return tuple(names)
+
+
+def _strike(faults: Faults, name: str, rng: np.random.Generator) -> None:
+    cluster = faults.cluster
+    server, network = cluster.servers[name], cluster.world.network
+    others = [host for host in faults.hosts() if host != name]
+    match int(rng.integers(5)):
+        case 0:
+            cluster.kill(name)
+            text = "is killed"
+        case 1:
+            server.process.pause(FOREVER_NS, mid_step=bool(rng.integers(2)))
+            text = "stops"
+        case 2:
+            faults.cut_off(name, others)
+            text = "is cut off from everybody"
+        case 3:
+            faults.cut_off(name, [ETCD])
+            text = "is cut off from etcd"
+        case _:
+            for other in others:
+                network.block(other, name)
+            text = "hears nobody"
+    faults.say(f"{name} {text}, for ever")

@@ -1,0 +1,239 @@
+"""One run: a seed decides cluster, workload and faults; checkers decide what it proves.
+
+*Safety*: faults at random moments, then all are healed; the workload ends, the cluster comes to
+rest, and everything is checked. *Liveness*: at some moment, in the middle of faults, a majority of
+servers and etcd are chosen that hold every shard; all other faults become permanent, and within
+`PROGRESS_S` every rank must have another push acknowledged.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from resilient_ps.chaos.checkers.suite import check_run
+from resilient_ps.chaos.checkers.verdict import HOLDS, Verdict
+from resilient_ps.chaos.sim.cluster import SimCluster
+from resilient_ps.chaos.sim.drawing import Shape, draw_schedule
+from resilient_ps.chaos.sim.faults import Faults
+from resilient_ps.chaos.sim.freeze import freeze
+from resilient_ps.chaos.sim.outcome import Finding, Outcome, RunKind, RunRecord, overall
+from resilient_ps.chaos.sim.schedule import Schedule
+from resilient_ps.chaos.sim.story import tell
+from resilient_ps.chaos.sim.workload import Workload
+from resilient_ps.chaos.sim.world import SECOND_NS
+from resilient_ps.chaos.workloads.choice import choose_workload
+from resilient_ps.guards import ALL_GUARDS, Guards
+
+HEAL_NS = 23 * SECOND_NS
+STOP_NS = 24 * SECOND_NS
+END_NS = 30 * SECOND_NS
+REST_S = 60.0
+"""Within this virtual time after the end of all faults a cluster must have come to rest."""
+PROGRESS_S = 15.0
+WIRE_EVERY = 25
+"""One seed of so many sends real bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The cluster of a run."""
+
+    servers: int = 3
+    shards: int = 4
+    replicas: int = 2
+    min_in_sync: int = 1
+    lease_ttl_s: int = 2
+
+
+def setup_of(seed: int) -> Setup:
+    """Most seeds have two replicas, some three, or demand two in-sync members for a write."""
+    return {
+        7: Setup(replicas=3),
+        13: Setup(replicas=3, min_in_sync=2),
+        17: Setup(min_in_sync=2),
+    }.get(seed % 20, Setup())
+
+
+def schedule_of(seed: int, setup: Setup | None = None) -> Schedule:
+    """The faults of a seed."""
+    setup = setup or setup_of(seed)
+    servers = tuple(f"s{number + 1}" for number in range(setup.servers))
+    return draw_schedule(seed, Shape(servers, setup.shards, (0, 1, 2), 1_000 * setup.lease_ttl_s))
+
+
+def run_seed(
+    seed: int,
+    *,
+    guards: Guards = ALL_GUARDS,
+    kind: RunKind = "safety",
+    schedule: Schedule | None = None,
+    setup: Setup | None = None,
+    careful: bool = True,
+    wire: bool | None = None,
+    workload: Callable[[int], Workload] = choose_workload,
+    with_story: bool = False,
+) -> Outcome:
+    """Run one seed. `schedule`: other faults than the seed's; `careful`: see `Faults`.
+
+    A negative control passes `guards` with one rule switched off.
+    """
+    setup = setup or setup_of(seed)
+    if schedule is None:
+        schedule = schedule_of(seed, setup)
+    if wire is None:
+        wire = seed % WIRE_EVERY == 0
+    cluster = SimCluster(
+        seed,
+        servers=setup.servers,
+        shards=setup.shards,
+        replicas=setup.replicas,
+        min_in_sync=setup.min_in_sync,
+        lease_ttl_s=setup.lease_ttl_s,
+        guards=guards,
+        wire=wire,
+    )
+    run = _Run(seed, kind, schedule, cluster, workload(seed), careful=careful)
+    return run.outcome(with_story=with_story)
+
+
+class _Run:
+    """One run under way."""
+
+    def __init__(
+        self,
+        seed: int,
+        kind: RunKind,
+        schedule: Schedule,
+        cluster: SimCluster,
+        load: Workload,
+        *,
+        careful: bool,
+    ) -> None:
+        self.seed = seed
+        self.kind: RunKind = kind
+        self.schedule = schedule
+        self.cluster = cluster
+        self.load = load
+        self.faults = Faults(cluster, load, careful=careful)
+        self.begin_ns = cluster.world.now_ns
+        self.findings: list[Finding] = []
+        self.lost: set[int] = set()
+        self.healed = False
+
+    def outcome(self, *, with_story: bool) -> Outcome:
+        """Run it to its end."""
+        try:
+            self._go()
+        except Exception as error:
+            self.findings.append(Finding("no machine fails", Verdict("false", _why(error))))
+        world = self.cluster.world
+        return Outcome(
+            seed=self.seed,
+            kind=self.kind,
+            workload=self.load.name,
+            verdict=overall(self.findings),
+            findings=tuple(f for f in self.findings if f.verdict.outcome != "true"),
+            schedule=self.schedule,
+            faults=self.faults.performed,
+            skipped=self.faults.skipped,
+            acknowledged=sum(self.load.acknowledged(rank) for rank in self.load.ranks),
+            lost_shards=tuple(sorted(self.lost)),
+            virtual_s=(world.now_ns - self.begin_ns) / SECOND_NS,
+            steps=world.steps,
+            trace=world.trace,
+            story=tell(self.cluster, self.faults.struck, self.begin_ns) if with_story else (),
+        )
+
+    def _go(self) -> None:
+        self.load.prepare(self.cluster)
+        self.begin_ns = self.cluster.world.now_ns
+        self.load.start()
+        self.faults.plan(self.schedule)
+        if self.kind == "safety":
+            self._heal_and_rest()
+        else:
+            self._freeze_and_watch()
+        record = RunRecord(
+            self.cluster,
+            self.kind,
+            self.seed,
+            self.schedule,
+            tuple(sorted(self.lost)),
+            self.healed,
+            self.cluster.world.now_ns,
+        )
+        if self.kind == "safety" and not self.lost:
+            self.findings += self.load.judge(record)
+        self.findings += check_run(record)
+
+    def _heal_and_rest(self) -> None:
+        world, load = self.cluster.world, self.load
+        world.run_to(self.begin_ns + HEAL_NS)
+        self.faults.heal()
+        world.run_to(self.begin_ns + STOP_NS)
+        load.stop()
+        self.lost.update(self.cluster.lost_shards())
+        if self.lost:
+            return  # who waits for them waits in vain
+        self.healed = world.wait_for(lambda: load.finished and self.cluster.settled(), REST_S)
+        world.run_to(self.begin_ns + END_NS)
+        verdict = HOLDS if self.healed else Verdict("false", tuple(self._unrest()))
+        self.findings.append(Finding("the cluster comes to rest", verdict))
+
+    def _unrest(self) -> list[str]:
+        """Why the cluster has not come to rest."""
+        found = [f"not at rest {REST_S:.0f} s after the end of all faults"]
+        for rank in self.load.ranks:
+            worker = self.load.worker(rank)
+            if not worker.finished:
+                calls = worker.session.calls
+                waits = [calls.waits_for(call) for call in list(calls.open.values())[:2]]
+                found.append(f"{worker.process.name} at clock {worker.clock}: {'; '.join(waits)}")
+        intents = self.cluster.open_intents()
+        if intents:
+            coordinator = self.cluster.coordinator() or "nobody"
+            found.append(f"intents {intents} are open, the coordinator is {coordinator}")
+        elif len(found) == 1 and not self.load.finished:
+            found.append("all workers have ended, but not the workload")
+        return [*found, *self.cluster.unsettled()]
+
+    def _freeze_and_watch(self) -> None:
+        world, load = self.cluster.world, self.load
+        rng = np.random.Generator(np.random.PCG64([self.seed, 3]))
+        world.run_to(self.begin_ns + int(rng.uniform(5, 22) * SECOND_NS))
+        survivors = freeze(self.faults, rng)
+        self.lost.update(self.cluster.lost_shards())
+        if not survivors or self.lost:
+            return
+        before = {rank: load.acknowledged(rank) for rank in load.ranks}
+
+        def all_go_on() -> bool:
+            return all(self._goes_on(rank, before[rank]) for rank in load.ranks)
+
+        verdict = HOLDS
+        if not world.wait_for(all_go_on, PROGRESS_S):
+            stuck = [rank for rank in load.ranks if not self._goes_on(rank, before[rank])]
+            well = f"{', '.join(survivors)} and etcd were well"
+            text = f"no push of ranks {stuck} was acknowledged within {PROGRESS_S:.0f} s, while "
+            verdict = Verdict("false", (text + well, *self._unrest()[1:]))
+        self.findings.append(Finding("progress", verdict))
+        world.run_to(max(world.now_ns, self.begin_ns + END_NS))
+
+    def _goes_on(self, rank: int, before: int) -> bool:
+        """Has a push been acknowledged since, or is there nothing left to push?"""
+        worker = self.load.worker(rank)
+        return self.load.acknowledged(rank) > before or (worker.finished and not worker.error)
+
+
+def _why(error: Exception) -> tuple[str, ...]:
+    """An exception, for people: what it says, where it was, and what was being handled."""
+    frames = traceback.extract_tb(error.__traceback__)[-4:]
+    places = [
+        f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames
+    ]
+    notes = [note[:400] for note in getattr(error, "__notes__", ())]
+    return (f"{type(error).__name__}: {error}", *notes, " > ".join(places))

@@ -1,0 +1,38 @@
+"""Which workload a seed runs: the mode, how patient its workers are, and who visits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from resilient_ps.chaos.sim.workload import Workload
+from resilient_ps.chaos.workloads.crew import Prepared
+from resilient_ps.chaos.workloads.guest import Visit
+from resilient_ps.chaos.workloads.mixed import Flavour, Mixed
+from resilient_ps.chaos.workloads.training import Training
+from resilient_ps.consistency import ASP, BSP, SSP, Consistency
+
+SECOND_NS = 10**9
+DEADLINES_NS = (3 * SECOND_NS, 8 * SECOND_NS, 20 * SECOND_NS)
+_STREAM = 0x10AD  # so that the choice is drawn from other numbers than the schedule
+
+
+def choose_workload(seed: int, prepared: Prepared | None = None) -> Workload:
+    """The workload of a seed. `prepared` is called with every worker before it begins."""
+    rng = np.random.Generator(np.random.PCG64((seed, _STREAM)))
+    if rng.random() < 0.15:
+        return Training(prepared)
+    return Mixed(draw_flavour(rng), prepared)
+
+
+def draw_flavour(rng: np.random.Generator) -> Flavour:
+    """A seeded choice of what is mixed."""
+    modes: tuple[Consistency, ...] = (BSP(), SSP(0), SSP(1), SSP(3), ASP(), ASP())
+    mode = modes[int(rng.integers(len(modes)))]
+    deadline_ns = DEADLINES_NS[int(rng.integers(len(DEADLINES_NS)))]
+    visit = None
+    if rng.random() < 0.3:
+        joins_ns = int(rng.uniform(3, 9) * SECOND_NS)
+        leaves_ns = joins_ns + int(rng.uniform(4, 10) * SECOND_NS)
+        dies_ns = (joins_ns + leaves_ns) // 2 if rng.random() < 0.5 else 0
+        visit = Visit(joins_ns, leaves_ns, dies_ns)
+    return Flavour(mode, deadline_ns, visit=visit)

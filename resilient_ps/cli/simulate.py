@@ -1,0 +1,352 @@
+"""`resilient-ps simulate`: a whole cluster in one thread, under faults, in virtual time."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from resilient_ps.chaos.sim.minimise import minimise
+from resilient_ps.chaos.sim.outcome import Outcome, RunKind
+from resilient_ps.chaos.sim.run import run_seed, schedule_of
+from resilient_ps.chaos.sim.schedule import Schedule
+from resilient_ps.cli.exits import EXIT_NEGATIVE
+from resilient_ps.cli.options import JsonOption, print_json
+from resilient_ps.cli.output import remark
+from resilient_ps.errors import BadInput
+from resilient_ps.tables.warm_up import warm_up, warm_up_client
+
+EXIT_UNKNOWN = 2
+LINE_EVERY_S = 5.0
+NAMED_MOST = 20  # seeds that are named in one line
+STORIES_MOST = 1  # failures that are minimised and told
+JOBS_MOST = 256
+
+
+class Kind(StrEnum):
+    """Which runs a seed gets."""
+
+    SAFETY = "safety"
+    LIVENESS = "liveness"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run to be made. `only`: which of the seed's faults; None: all."""
+
+    seed: int
+    kind: RunKind
+    only: tuple[int, ...] | None = None
+
+    def schedule(self) -> Schedule:
+        """The faults of the run."""
+        faults = schedule_of(self.seed)
+        if self.only is None:
+            return faults
+        if not all(0 <= index < len(faults) for index in self.only):
+            raise BadInput(f"--only: seed {self.seed} has the faults 0 to {len(faults) - 1}")
+        return tuple(faults[index] for index in self.only)
+
+    def run(self, *, with_story: bool = False) -> Outcome:
+        """Make it."""
+        return run_seed(self.seed, kind=self.kind, schedule=self.schedule(), with_story=with_story)
+
+    def command(self, schedule: Schedule) -> str:
+        """What a user types to see it again."""
+        faults = schedule_of(self.seed)
+        text = f"resilient-ps simulate --seed {self.seed} --kind {self.kind}"
+        if len(schedule) < len(faults):
+            indices = [str(index) for index, fault in enumerate(faults) if fault in schedule]
+            text += f" --only {','.join(indices) or 'none'}"
+        return text
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has come of the runs so far. `processes`: in which they are made."""
+
+    begun_s: float
+    runs_per_seed: int = 1
+    processes: int = 1
+    runs: int = 0
+    held: int = 0
+    violated: list[Outcome] = field(default_factory=list)
+    unknown: list[Outcome] = field(default_factory=list)
+    lost: int = 0  # runs in which a shard lost all its members
+    faults: int = 0
+    acknowledged: int = 0
+    virtual_s: float = 0.0
+    ended_s: float = 0.0
+
+    def take(self, outcome: Outcome) -> None:
+        """Count one run."""
+        self.runs += 1
+        self.held += outcome.verdict == "true"
+        self.lost += bool(outcome.lost_shards)
+        self.faults += outcome.faults
+        self.acknowledged += outcome.acknowledged
+        self.virtual_s += outcome.virtual_s
+        if outcome.verdict == "false":
+            self.violated.append(outcome)
+        elif outcome.verdict == "unknown":
+            self.unknown.append(outcome)
+        self.ended_s = time.monotonic()
+
+    @property
+    def exit_code(self) -> int:
+        """How the command ends: see `simulate`."""
+        if self.violated:
+            return EXIT_NEGATIVE
+        return EXIT_UNKNOWN if self.unknown else 0
+
+    @property
+    def seeds_per_s(self) -> float:
+        """Seeds per second of real time, by all processes together."""
+        return self.runs / self.runs_per_seed / max(self.ended_s - self.begun_s, 1e-9)
+
+    @property
+    def rate(self) -> str:
+        """The same, for people."""
+        text = f"{self.seeds_per_s:.1f} seeds/s"
+        if self.runs_per_seed > 1:
+            text += f" ({self.runs_per_seed} runs each)"
+        if self.processes > 1:
+            text += f", {self.seeds_per_s / self.processes:.1f} per process"
+        return text
+
+
+def simulate(
+    *,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="How many seeds to run: 0, 1, 2, ...")
+    ] = 200,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Run this seed only, and tell its story.")
+    ] = None,
+    kind: Annotated[
+        Kind,
+        typer.Option(
+            "--kind",
+            help="safety: all faults end, then everything is checked. liveness: a majority "
+            "survives, all else stays broken, and work must go on.",
+        ),
+    ] = Kind.BOTH,
+    only: Annotated[
+        str,
+        typer.Option(
+            "--only", metavar="I,J,...", help="Of the seed's faults only these; none: no fault."
+        ),
+    ] = "",
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=1, max=JOBS_MOST, help="Processes to run seeds in.")
+    ] = 1,
+    json: JsonOption = False,
+) -> None:
+    """Run clusters under random faults in virtual time, and check every promise.
+
+    Each seed decides a workload, and a schedule of crashes, pauses, partitions and troubles of
+    etcd. The same seed gives the same run everywhere. When a promise is broken, the shortest
+    schedule that still breaks it is looked for, and the run's story is told.
+
+    Exit codes: 0 all promises held, 1 one was broken, 2 a run could not be decided.
+
+    \b
+    Examples:
+        resilient-ps simulate
+        resilient-ps simulate --seeds 1000 --jobs 4 --json
+        resilient-ps simulate --seed 17 --kind safety
+    """
+    indices = _indices(only)
+    if indices is not None and (seed is None or kind is Kind.BOTH):
+        raise BadInput("--only needs --seed and one --kind: safety or liveness")
+    kinds: tuple[RunKind, ...] = ("safety", "liveness")
+    if kind is not Kind.BOTH:
+        kinds = tuple(one for one in kinds if one == kind.value)
+    numbers = range(seeds) if seed is None else (seed,)
+    tasks = [Task(number, one, indices) for number in numbers for one in kinds]
+    for task in tasks[:1]:
+        task.schedule()  # what is wrong with `only` is to be told before anything is run
+    if jobs == 1:
+        _make_ready()
+    tally = Tally(time.monotonic(), len(kinds), min(jobs, len(tasks)))
+    with _watching(tally, len(tasks)) as show:
+        for outcome in _outcomes(tasks, jobs):
+            tally.take(outcome)
+            show()
+    failures = [_explained(outcome, indices) for outcome in _first(tally.violated)]
+    if json:
+        print_json(_as_json(tally, failures))
+    else:
+        show_results(tally, failures, _story_of(tasks) if seed is not None and not failures else ())
+    if tally.exit_code:
+        raise typer.Exit(tally.exit_code)
+
+
+# -- running
+
+
+def _indices(only: str) -> tuple[int, ...] | None:
+    if not only:
+        return None
+    if only == "none":
+        return ()
+    try:
+        return tuple(sorted({int(index) for index in only.split(",")}))
+    except ValueError:
+        raise BadInput(f"--only takes numbers with commas between them, not {only!r}") from None
+
+
+def _make_ready() -> None:
+    """What a process needs once: kernels, and a garbage collector that looks seldom."""
+    warm_up(("float32", "int64"))
+    warm_up_client()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def _outcomes(tasks: list[Task], jobs: int) -> Iterator[Outcome]:
+    """The outcomes, as they come."""
+    if jobs == 1:
+        yield from (task.run() for task in tasks)
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(min(jobs, len(tasks)), _make_ready) as pool:
+        yield from pool.imap_unordered(Task.run, tasks, chunksize=4)
+
+
+@contextmanager
+def _watching(tally: Tally, total: int) -> Iterator[Any]:
+    """Show how far it is: a bar on a terminal, a line now and then elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield partial(_say_now_and_then, tally, total, [time.monotonic()])
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("runs", total=total, rate="")
+
+        def show() -> None:
+            rate = f"{tally.rate}, {len(tally.violated)} violated"
+            progress.update(bar, completed=tally.runs, rate=rate)
+
+        yield show
+
+
+def _say_now_and_then(tally: Tally, total: int, last_s: list[float]) -> None:
+    if time.monotonic() - last_s[0] >= LINE_EVERY_S:
+        last_s[0] = time.monotonic()
+        remark(f"{tally.runs} of {total} runs, {tally.rate}, {len(tally.violated)} violated")
+
+
+# -- telling
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A run that broke a promise, with its shortest schedule."""
+
+    outcome: Outcome
+    command: str
+
+
+def _first(violated: list[Outcome]) -> list[Outcome]:
+    return sorted(violated, key=lambda outcome: (outcome.seed, outcome.kind))[:STORIES_MOST]
+
+
+def _explained(outcome: Outcome, only: tuple[int, ...] | None) -> Failure:
+    """Find the shortest schedule that fails as this run did, and let it tell its story."""
+    remark(f"seed {outcome.seed}: looking for the shortest schedule that fails ...")
+    run = partial(run_seed, outcome.seed, kind=outcome.kind, with_story=True)
+    shortest = minimise(run(schedule=outcome.schedule), lambda schedule: run(schedule=schedule))
+    return Failure(shortest, Task(outcome.seed, outcome.kind, only).command(shortest.schedule))
+
+
+def _story_of(tasks: Iterable[Task]) -> tuple[str, ...]:
+    lines: list[str] = []
+    for task in tasks:
+        outcome = task.run(with_story=True)
+        lines += [f"{outcome.kind}, {outcome.workload}:", *outcome.story, ""]
+    return tuple(lines)
+
+
+def _as_json(tally: Tally, failures: list[Failure]) -> dict[str, Any]:
+    def named(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+        return [
+            {"seed": o.seed, "kind": o.kind, "invariants": [f.invariant for f in o.findings]}
+            for o in outcomes
+        ]
+
+    return {
+        "runs": tally.runs,
+        "held": tally.held,
+        "violated": named(tally.violated),
+        "unknown": named(tally.unknown),
+        "runs_with_lost_shards": tally.lost,
+        "seeds_per_s": round(tally.seeds_per_s, 2),
+        "runs_per_seed": tally.runs_per_seed,
+        "processes": tally.processes,
+        "faults": tally.faults,
+        "acknowledged_pushes": tally.acknowledged,
+        "virtual_s": round(tally.virtual_s, 1),
+        "failures": [
+            {**asdict(failure.outcome), "command": failure.command} for failure in failures
+        ],
+    }
+
+
+def show_results(tally: Tally, failures: list[Failure], story: tuple[str, ...]) -> None:
+    """Print what has come of all runs; `story`: of a run that held, where one was asked for."""
+    for line in story:
+        print(line)
+    for failure in failures:
+        _print_failure(failure)
+    runs = max(tally.runs, 1)
+    print(
+        f"{tally.runs} runs: {tally.held} held, {len(tally.violated)} violated, "
+        f"{len(tally.unknown)} undecided; {tally.lost} lost a shard"
+    )
+    print(
+        f"{tally.rate}; per run {tally.virtual_s / runs:.1f} virtual s, "
+        f"{tally.faults / runs:.1f} faults, {tally.acknowledged / runs:.0f} acknowledged pushes"
+    )
+    for what, outcomes in (("violated", tally.violated), ("undecided", tally.unknown)):
+        ordered = sorted(outcomes, key=lambda outcome: (outcome.seed, outcome.kind))
+        for outcome in ordered[:NAMED_MOST]:
+            names = ", ".join(dict.fromkeys(f.invariant for f in outcome.findings))
+            print(f"  {what}: seed {outcome.seed}, {outcome.kind}: {names}")
+        if len(ordered) > NAMED_MOST:
+            print(f"  ... and {len(ordered) - NAMED_MOST} more")
+
+
+def _print_failure(failure: Failure) -> None:
+    outcome = failure.outcome
+    print(f"seed {outcome.seed}, {outcome.kind}, {outcome.workload}: a promise was broken")
+    for finding in outcome.findings:
+        print(f"  {finding.invariant}: {finding.verdict.outcome}")
+        for reason in finding.verdict.reasons:
+            print(f"    {reason}")
+    print("\nthe shortest schedule that breaks it:")
+    for fault in outcome.schedule or ("  (no fault at all)",):
+        print(f"  {fault}")
+    print("\nwhat happened (!! faults, -> records in etcd):")
+    for line in outcome.story:
+        print(f"  {line}")
+    print(f"\nto see it again:\n  {failure.command}\n")

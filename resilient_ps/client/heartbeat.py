@@ -1,0 +1,104 @@
+"""Tells the coordinator, about once a second, that this worker lives.
+
+A thread of its own with a connection of its own: a worker computes for minutes without asking
+servers for anything. The coordinator is looked up in etcd, and again when it does not answer as
+one. Nothing here may disturb the training: what fails is tried again at the next beat.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+
+from resilient_ps.client.inspect import ServerProbe
+from resilient_ps.coordinator.keys import ClusterKeys
+from resilient_ps.coordinator.kv import Kv
+from resilient_ps.coordinator.records import ServerRecord
+from resilient_ps.errors import ResilientPsError
+from resilient_ps.routing import address_of
+
+BEAT_S = 1.0
+ANSWER_S = 1.0
+STOP_S = 0.5  # how long `stop` waits for the thread
+
+
+class Heartbeat:
+    """The heartbeat of one process of a rank. `start` it once; it ends with `stop`."""
+
+    def __init__(
+        self, kv: Kv, cluster: str, *, job: str, rank: int, incarnation: int, beat_s: float = BEAT_S
+    ) -> None:
+        beat = {
+            "job": job,
+            "rank": rank,
+            "incarnation": incarnation,
+            "host": os.uname().nodename,
+            "pid": os.getpid(),
+        }
+        self._kv = kv
+        self._keys = ClusterKeys(cluster)
+        self._text = json.dumps({"heartbeat": beat})
+        self._last = json.dumps({"goodbye": beat})
+        self._beat_s = beat_s
+        self._probe: ServerProbe | None = None
+        self._stopped = threading.Event()
+        name = f"heartbeat {job}/{rank}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first beat follows at once."""
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        """No more beats, without waiting for one that is under way."""
+        self._stopped.set()
+
+    def stop(self) -> None:
+        """No more beats; one that is under way may take a moment."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                try:
+                    self._beat()
+                except ResilientPsError:
+                    self._forget()  # another one may be the coordinator by now
+                self._stopped.wait(self._beat_s)
+            if self._probe is not None:
+                self._probe.ask(STOP_S, self._last)
+        except ResilientPsError:
+            pass  # then it is shown for a while longer
+        finally:
+            self._forget()
+
+    def _beat(self) -> None:
+        self._probe = self._probe or self._find()
+        if self._probe is None:
+            return
+        if not self._probe.ask(ANSWER_S, self._text).get("elected"):
+            self._forget()
+
+    def _find(self) -> ServerProbe | None:
+        """The coordinator; None where none is elected, or it has gone."""
+        held = self._kv.read(self._keys.coordinator_leader, deadline_s=ANSWER_S).items
+        if not held:
+            return None
+        try:
+            name = str(json.loads(held[0].value)["server"])
+        except (ValueError, KeyError, TypeError):
+            return None
+        key = self._keys.server(name)
+        items = self._kv.read(key, deadline_s=ANSWER_S).items
+        if not items:
+            return None
+        record = ServerRecord.from_bytes(items[0].value, key)
+        return ServerProbe(self._keys.cluster, name, address_of(record))
+
+    def _forget(self) -> None:
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None

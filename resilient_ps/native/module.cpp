@@ -1,0 +1,477 @@
+// The module resilient_ps._native: kernels of kernels.h for numpy arrays, and the codec of codec.cpp.
+//
+// The functions check what would otherwise touch foreign memory: element types, lengths, alignment.
+// What a table's arrays say of each other (`meta`) they believe.
+
+#include "buffers.h"
+#include "codec.h"
+#include "kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+namespace resilient_ps {
+namespace {
+
+const int64_t WORTH_RELEASING_BYTES = 64 * 1024;
+const Kernels* kernels = &baseline_kernels;
+const char* instructions = "baseline";
+
+void choose_kernels() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
+        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("popcnt")) {
+        kernels = &avx2_kernels;
+        instructions = "avx2";
+    }
+#endif
+}
+
+bool takes(Py_ssize_t given, Py_ssize_t expected, const char* name) {
+    if (given == expected) return true;
+    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, expected, given);
+    return false;
+}
+
+bool fits(bool condition, const char* what) {
+    if (!condition) PyErr_SetString(PyExc_ValueError, what);
+    return condition;
+}
+
+int dtype_of(const Buffer& buffer) {
+    switch (buffer.letter()) {
+        case 'f': return FLOAT32;
+        case 'd': return FLOAT64;
+        case 'l':
+        case 'q': return INT64;
+    }
+    PyErr_SetString(PyExc_TypeError, "values must be float32, float64 or int64");
+    return -1;
+}
+
+// The arrays that say what a table is, in the order of the kernels' arguments.
+struct TableArrays {
+    Buffer entries, slab, row_keys, meta, hyper, work;
+    Table table;
+    int dtype;
+
+    bool open(PyObject* entries_of, PyObject* slab_of, PyObject* meta_of) {
+        if (!entries.open(entries_of, "entries", UINT64_LETTERS, 1) ||
+            !slab.open(slab_of, "slab", "", 1) || !meta.open(meta_of, "meta", INT64_LETTERS, 1))
+            return false;
+        dtype = dtype_of(slab);
+        table.entries = entries.as<uint64_t>();
+        table.entries_n = entries.size() / 2;
+        table.slab = slab.as<void>();
+        table.meta = meta.as<int64_t>();
+        table.row_keys = nullptr;
+        table.hyper = nullptr;
+        table.work = nullptr;
+        return dtype >= 0 && fits(meta.size() >= META_NUMBERS, "meta is too short") &&
+               fits(table.entries_n > 0 && (table.entries_n & (table.entries_n - 1)) == 0,
+                    "entries must be a power of two") &&
+               fits(table.meta[ROOM] * table.meta[STRIDE] <= slab.size(), "slab is too short") &&
+               fits(table.meta[DIM] > 0 && table.meta[DIM] <= table.meta[STRIDE], "wrong stride");
+    }
+
+    bool open_hyper(PyObject* object) {
+        if (!hyper.open(object, "hyper", FLOAT64_LETTERS) ||
+            !fits(hyper.size() >= HYPER_NUMBERS, "hyper is too short"))
+            return false;
+        table.hyper = hyper.as<double>();
+        return true;
+    }
+
+    bool open_row_keys(PyObject* object) {
+        if (!row_keys.open(object, "row_keys", UINT64_LETTERS, 1) ||
+            !fits(row_keys.size() >= table.meta[ROOM], "row_keys is too short"))
+            return false;
+        table.row_keys = row_keys.as<uint64_t>();
+        return true;
+    }
+
+    bool open_work(PyObject* object) {
+        if (!work.open(object, "work", "", 1) || dtype_of(work) != dtype ||
+            !fits(work.size() >= HYPERPARAMETERS + table.meta[DIM], "work is too short"))
+            return false;
+        table.work = work.as<void>();
+        return true;
+    }
+};
+
+// push_rows(keys, grads, entries, slab, row_keys, scratch, meta, hyper, work) -> int
+PyObject* push_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer keys, grads, scratch;
+    TableArrays arrays;
+    if (!takes(nargs, 9, "push_rows") || !keys.open(args[0], "keys", UINT64_LETTERS) ||
+        !arrays.open(args[2], args[3], args[6]) || !arrays.open_row_keys(args[4]) ||
+        !arrays.open_hyper(args[7]) || !arrays.open_work(args[8]) ||
+        !grads.open(args[1], "grads", "") || !scratch.open(args[5], "scratch", INT32_LETTERS, 1))
+        return nullptr;
+    const int64_t n = keys.size(), half = scratch.size() / 2;
+    if (!fits(dtype_of(grads) == arrays.dtype, "grads and slab differ in their type") ||
+        !fits(grads.size() == n * arrays.table.meta[DIM], "grads must be one row per key") ||
+        !fits(half >= n, "scratch is too short"))
+        return nullptr;
+    int full;
+    {
+        WithoutInterpreter released(grads.bytes() >= WORTH_RELEASING_BYTES);
+        int32_t* rows = scratch.as<int32_t>();
+        full = kernels->push_rows[arrays.dtype](
+            arrays.table, keys.as<uint64_t>(), n, grads.as<void>(), rows, rows + half);
+    }
+    return PyLong_FromLong(full);
+}
+
+// load_rows(keys, source, columns, entries, slab, row_keys, scratch, meta) -> int
+PyObject* load_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer keys, source, scratch;
+    TableArrays arrays;
+    if (!takes(nargs, 8, "load_rows") || !keys.open(args[0], "keys", UINT64_LETTERS) ||
+        !arrays.open(args[3], args[4], args[7]) || !arrays.open_row_keys(args[5]) ||
+        !source.open(args[1], "source", "") || !scratch.open(args[6], "scratch", INT32_LETTERS, 1))
+        return nullptr;
+    const int64_t columns = PyLong_AsLongLong(args[2]);
+    if (columns == -1 && PyErr_Occurred()) return nullptr;
+    const int64_t n = keys.size(), half = scratch.size() / 2;
+    const int64_t stride = arrays.table.meta[STRIDE], itemsize = arrays.slab.itemsize();
+    if (!fits(dtype_of(source) == arrays.dtype, "source and slab differ in their type") ||
+        !fits(columns > 0 && columns <= stride, "columns must be 1 to the stride") ||
+        !fits(source.size() == n * columns, "source must be one row per key") ||
+        !fits(half >= n, "scratch is too short"))
+        return nullptr;
+    int full;
+    {
+        WithoutInterpreter released(source.bytes() >= WORTH_RELEASING_BYTES);
+        int32_t* rows = scratch.as<int32_t>();
+        full = kernels->load_rows(
+            arrays.table, keys.as<uint64_t>(), n, source.as<char>(), columns * itemsize,
+            stride * itemsize, rows, rows + half);
+    }
+    return PyLong_FromLong(full);
+}
+
+// pull_rows(keys, out, entries, slab, meta, hyper)
+PyObject* pull_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer keys, out;
+    TableArrays arrays;
+    if (!takes(nargs, 6, "pull_rows") || !keys.open(args[0], "keys", UINT64_LETTERS) ||
+        !out.open(args[1], "out", "", 1) || !arrays.open(args[2], args[3], args[4]) ||
+        !arrays.open_hyper(args[5]))
+        return nullptr;
+    const int64_t n = keys.size();
+    if (!fits(dtype_of(out) == arrays.dtype, "out and slab differ in their type") ||
+        !fits(out.size() == n * arrays.table.meta[DIM], "out must be one row per key"))
+        return nullptr;
+    {
+        WithoutInterpreter released(out.bytes() >= WORTH_RELEASING_BYTES);
+        kernels->pull_rows[arrays.dtype](arrays.table, keys.as<uint64_t>(), n, out.as<void>());
+    }
+    Py_RETURN_NONE;
+}
+
+bool is_index(const Buffer& entries) {
+    int64_t n = entries.size() / 2;
+    return fits(n > 0 && (n & (n - 1)) == 0, "entries must be a power of two");
+}
+
+// rehash(entries, larger, rows_kept)
+PyObject* rehash(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer entries, larger;
+    if (!takes(nargs, 3, "rehash") || !entries.open(args[0], "entries", UINT64_LETTERS) ||
+        !larger.open(args[1], "larger", UINT64_LETTERS, 1) || !is_index(entries) ||
+        !is_index(larger) || !fits(larger.size() >= entries.size(), "larger is smaller"))
+        return nullptr;
+    int64_t kept = PyLong_AsLongLong(args[2]);
+    if (kept == -1 && PyErr_Occurred()) return nullptr;
+    {
+        WithoutInterpreter released(larger.bytes() >= WORTH_RELEASING_BYTES);
+        kernels->rehash(
+            entries.as<uint64_t>(), entries.size() / 2, larger.as<uint64_t>(), larger.size() / 2,
+            kept);
+    }
+    Py_RETURN_NONE;
+}
+
+// forget_stamps(entries)
+PyObject* forget_stamps(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer entries;
+    if (!takes(nargs, 1, "forget_stamps") ||
+        !entries.open(args[0], "entries", UINT64_LETTERS, 1))
+        return nullptr;
+    {
+        WithoutInterpreter released(entries.bytes() >= WORTH_RELEASING_BYTES);
+        kernels->forget_stamps(entries.as<uint64_t>(), entries.size() / 2);
+    }
+    Py_RETURN_NONE;
+}
+
+// push_blocks(values, state, grads, blocks, block_elements, meta, hyper, work)
+PyObject* push_blocks(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer values, state, grads, blocks, meta, hyper, work;
+    if (!takes(nargs, 8, "push_blocks") || !values.open(args[0], "values", "", 1) ||
+        !state.open(args[1], "state", "", 1) || !grads.open(args[2], "grads", "") ||
+        !blocks.open(args[3], "blocks", INT64_LETTERS) ||
+        !meta.open(args[5], "meta", INT64_LETTERS) ||
+        !hyper.open(args[6], "hyper", FLOAT64_LETTERS) || !work.open(args[7], "work", "", 1))
+        return nullptr;
+    Dense dense;
+    dense.block_elements = PyLong_AsLongLong(args[4]);
+    if (dense.block_elements == -1 && PyErr_Occurred()) return nullptr;
+    const int dtype = dtype_of(values);
+    if (dtype < 0 || !fits(dtype == dtype_of(state) && dtype == dtype_of(grads) &&
+                               dtype == dtype_of(work),
+                           "values, state, grads and work differ in their type") ||
+        !fits(meta.size() >= META_NUMBERS && hyper.size() >= HYPER_NUMBERS &&
+                  work.size() >= HYPERPARAMETERS && dense.block_elements > 0,
+              "meta, hyper or work is too short"))
+        return nullptr;
+    dense.values = values.as<void>();
+    dense.elements = values.size();
+    dense.state = state.as<void>();
+    dense.meta = meta.as<int64_t>();
+    dense.hyper = hyper.as<double>();
+    dense.work = work.as<void>();
+    int64_t needed = 0;
+    const int64_t all = (dense.elements + dense.block_elements - 1) / dense.block_elements;
+    for (int64_t i = 0; i < blocks.size(); i++) {
+        const int64_t block = blocks.as<int64_t>()[i];
+        if (!fits(block >= 0 && block < all, "no such block")) return nullptr;
+        const int64_t left = dense.elements - block * dense.block_elements;
+        needed += left < dense.block_elements ? left : dense.block_elements;
+    }
+    const int64_t formula = dense.meta[FORMULA], line = dense.meta[LINE];
+    const int64_t slots = formula >= ADAM ? 2 : formula >= MOMENTUM ? 1 : 0;
+    if (!fits(grads.size() == needed, "grads must be exactly those of the blocks") ||
+        !fits(line > 0 && (formula == SUM || dtype != INT64), "meta makes no sense") ||
+        !fits(state.size() >= slots * ((dense.elements + line - 1) / line * line) +
+                                  (formula == ADAM ? all : 0),
+              "state is too short"))
+        return nullptr;
+    {
+        WithoutInterpreter released(grads.bytes() >= WORTH_RELEASING_BYTES);
+        kernels->push_blocks[dtype](
+            dense, grads.as<void>(), blocks.as<int64_t>(), blocks.size());
+    }
+    Py_RETURN_NONE;
+}
+
+// fill_rows(out, first_row, meta, hyper)
+PyObject* fill_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer out, meta, hyper;
+    if (!takes(nargs, 4, "fill_rows") || !out.open(args[0], "out", "", 1) ||
+        !meta.open(args[2], "meta", INT64_LETTERS) || !hyper.open(args[3], "hyper", FLOAT64_LETTERS))
+        return nullptr;
+    int64_t first_row = PyLong_AsLongLong(args[1]);
+    if (first_row == -1 && PyErr_Occurred()) return nullptr;
+    const int dtype = dtype_of(out);
+    if (dtype < 0 || !fits(meta.size() >= META_NUMBERS && hyper.size() >= HYPER_NUMBERS &&
+                               meta.as<int64_t>()[DIM] > 0,
+                           "meta or hyper is too short"))
+        return nullptr;
+    {
+        WithoutInterpreter released(out.bytes() >= WORTH_RELEASING_BYTES);
+        kernels->fill_rows[dtype](
+            out.as<void>(), out.size() / meta.as<int64_t>()[DIM], first_row, meta.as<int64_t>(),
+            hyper.as<double>());
+    }
+    Py_RETURN_NONE;
+}
+
+const int64_t MAX_SHARDS = 1024;
+const int64_t FEW_KEYS = 4096;
+
+// Groups for keys, on the stack where they are few.
+class Groups {
+   public:
+    explicit Groups(int64_t n)
+        : memory_(n <= FEW_KEYS ? few_ : (uint16_t*)malloc(n * sizeof(uint16_t))) {}
+    ~Groups() {
+        if (memory_ != few_) free(memory_);
+    }
+    uint16_t* get() { return memory_; }
+
+   private:
+    uint16_t few_[FEW_KEYS];
+    uint16_t* memory_;
+};
+
+PyObject* counts_as_tuple(const int64_t* counts, int64_t shards) {
+    PyObject* tuple = PyTuple_New(shards);
+    if (tuple == nullptr) return nullptr;
+    for (int64_t i = 0; i < shards; i++) {
+        PyObject* count = PyLong_FromLongLong(counts[i]);
+        if (count == nullptr) {
+            Py_DECREF(tuple);
+            return nullptr;
+        }
+        PyTuple_SET_ITEM(tuple, i, count);
+    }
+    return tuple;
+}
+
+// Both `group_keys` and `group_rows`: see the stub.
+PyObject* group_any(
+    const Buffer& keys, PyObject* ranks_of, const Buffer& grouped, int64_t shards, uint32_t* order,
+    uint32_t* places, const char* rows, char* grouped_rows, int64_t row_bytes) {
+    const int64_t n = keys.size();
+    Buffer ranks;
+    if (!fits(shards >= 1 && shards <= MAX_SHARDS, "shards must be 1 to 1024") ||
+        !fits(grouped.size() == n, "grouped must be as long as keys") ||
+        (ranks_of != Py_None && (!ranks.open(ranks_of, "ranks", INT32_LETTERS) ||
+                                 !fits(ranks.size() == shards, "ranks must be one per shard"))))
+        return nullptr;
+    int64_t counts[MAX_SHARDS], next[MAX_SHARDS];
+    memset(counts, 0, shards * sizeof(int64_t));
+    Groups groups(n);
+    if (groups.get() == nullptr) return PyErr_NoMemory();
+    bool valid;
+    {
+        WithoutInterpreter released(n * (8 + row_bytes) >= WORTH_RELEASING_BYTES);
+        valid = kernels->find_groups(
+            keys.as<uint64_t>(), n, shards,
+            ranks_of == Py_None ? nullptr : ranks.as<int32_t>(), groups.get(), counts);
+        if (valid) {
+            int64_t total = 0;
+            for (int64_t i = 0; i < shards; i++) {
+                next[i] = total;
+                total += counts[i];
+            }
+            kernels->group(
+                keys.as<uint64_t>(), n, groups.get(), next, grouped.as<uint64_t>(), order, places,
+                rows, grouped_rows, row_bytes);
+        }
+    }
+    if (!fits(valid, "ranks must be a permutation")) return nullptr;
+    return counts_as_tuple(counts, shards);
+}
+
+// group_keys(keys, shards, ranks, grouped, order, places) -> counts
+PyObject* group_keys(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer keys, grouped, order, places;
+    if (!takes(nargs, 6, "group_keys") || !keys.open(args[0], "keys", UINT64_LETTERS) ||
+        !grouped.open(args[3], "grouped", UINT64_LETTERS, 1) ||
+        (args[4] != Py_None && !order.open(args[4], "order", UINT32_LETTERS, 1)) ||
+        (args[5] != Py_None && !places.open(args[5], "places", UINT32_LETTERS, 1)))
+        return nullptr;
+    int64_t shards = PyLong_AsLongLong(args[1]);
+    if (shards == -1 && PyErr_Occurred()) return nullptr;
+    uint32_t* order_at = args[4] == Py_None ? nullptr : order.as<uint32_t>();
+    uint32_t* places_at = args[5] == Py_None ? nullptr : places.as<uint32_t>();
+    if (!fits((!order_at || order.size() == keys.size()) &&
+                  (!places_at || places.size() == keys.size()),
+              "order and places must be as long as keys"))
+        return nullptr;
+    return group_any(keys, args[2], grouped, shards, order_at, places_at, nullptr, nullptr, 0);
+}
+
+// group_rows(keys, shards, ranks, grouped, rows, grouped_rows) -> counts
+PyObject* group_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer keys, grouped, rows, grouped_rows;
+    if (!takes(nargs, 6, "group_rows") || !keys.open(args[0], "keys", UINT64_LETTERS) ||
+        !grouped.open(args[3], "grouped", UINT64_LETTERS, 1) || !rows.open(args[4], "rows", "") ||
+        !grouped_rows.open(args[5], "grouped_rows", "", 1))
+        return nullptr;
+    int64_t shards = PyLong_AsLongLong(args[1]);
+    if (shards == -1 && PyErr_Occurred()) return nullptr;
+    const int64_t n = keys.size(), row_bytes = n ? rows.bytes() / n : 0;
+    if (!fits(rows.bytes() == n * row_bytes && rows.bytes() == grouped_rows.bytes(),
+              "rows and grouped_rows must be as many as keys, and equally wide") ||
+        !fits(row_bytes % 4 == 0, "rows must be of whole 4-byte values"))
+        return nullptr;
+    return group_any(
+        keys, args[2], grouped, shards, nullptr, nullptr, rows.as<char>(), grouped_rows.as<char>(),
+        row_bytes);
+}
+
+// gather(source, order, out) and scatter(grouped, order, out): rows of both, (n, width)
+PyObject* move_rows(PyObject* const* args, Py_ssize_t nargs, const char* name, bool is_gather) {
+    Buffer source, order, out;
+    if (!takes(nargs, 3, name) || !source.open(args[0], "source", "") ||
+        !order.open(args[1], "order", UINT32_LETTERS) || !out.open(args[2], "out", "", 1) ||
+        !fits(source.dimensions() == 2 && out.dimensions() == 2, "rows must be (n, width)"))
+        return nullptr;
+    const int64_t width = source.length(1) * source.itemsize();
+    const Buffer& moved = is_gather ? out : source;
+    if (!fits(width == out.length(1) * out.itemsize() && width % 4 == 0,
+              "rows must be equally wide, and of whole 4-byte values") ||
+        !fits(moved.length(0) == order.size(), "order must be one number per row"))
+        return nullptr;
+    bool valid;
+    {
+        WithoutInterpreter released(moved.bytes() >= WORTH_RELEASING_BYTES);
+
+        if (is_gather)
+            valid = kernels->gather(
+                source.as<char>(), source.length(0), order.as<uint32_t>(), order.size(),
+                out.as<char>(), width);
+        else
+            valid = kernels->scatter(
+                source.as<char>(), order.as<uint32_t>(), order.size(), out.as<char>(),
+                out.length(0), width);
+
+    }
+    return PyBool_FromLong(valid);
+}
+
+PyObject* gather(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    return move_rows(args, nargs, "gather", true);
+}
+
+PyObject* scatter(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    return move_rows(args, nargs, "scatter", false);
+}
+
+// use_instructions(name): for tests and measurements
+PyObject* use_instructions(PyObject*, PyObject* name) {
+    const char* text = PyUnicode_AsUTF8(name);
+    if (text == nullptr) return nullptr;
+    if (strcmp(text, "baseline") == 0) {
+        kernels = &baseline_kernels;
+        instructions = "baseline";
+    } else if (strcmp(text, "best") == 0) {
+        choose_kernels();
+    } else {
+        return PyErr_Format(PyExc_ValueError, "no instructions %s", text);
+    }
+    return PyUnicode_FromString(instructions);
+}
+
+#define FAST(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, nullptr}
+
+PyMethodDef methods[] = {
+    FAST(push_rows),
+    FAST(load_rows),
+    FAST(pull_rows),
+    FAST(rehash),
+    FAST(forget_stamps),
+    FAST(push_blocks),
+    FAST(fill_rows),
+    FAST(group_keys),
+    FAST(group_rows),
+    FAST(gather),
+    FAST(scatter),
+    {"use_instructions", use_instructions, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "resilient_ps._native", nullptr, -1, methods, nullptr, nullptr, nullptr,
+    nullptr,
+};
+
+}  // namespace
+}  // namespace resilient_ps
+
+PyMODINIT_FUNC PyInit__native() {
+    resilient_ps::choose_kernels();
+    PyObject* module = PyModule_Create(&resilient_ps::definition);
+    if (module == nullptr) return nullptr;
+    if (!resilient_ps::add_codec(module)) {
+        Py_DECREF(module);
+        return nullptr;
+    }
+    return module;
+}

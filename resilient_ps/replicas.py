@@ -1,0 +1,285 @@
+"""One server's replicas: told what etcd shows, tended in time, and given messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from resilient_ps.answers import answers
+from resilient_ps.coordinator.keys import Located
+from resilient_ps.coordinator.kv import KvAnswered, KvFailed
+from resilient_ps.coordinator.membership import Membership
+from resilient_ps.coordinator.records import Member
+from resilient_ps.coordinator.view import ClusterView
+from resilient_ps.machine import Drop, Effect, Log, PeerLost, Send, SetTimer
+from resilient_ps.messages import Append, Appended, AppendedPart, AppendPart, Copy
+from resilient_ps.peers import Peers
+from resilient_ps.replication.claims import Known
+from resilient_ps.replication.home import Home, Out, ToServer
+from resilient_ps.replication.leading import Leading
+from resilient_ps.replication.parcels import pack
+from resilient_ps.replication.replica import Replica
+from resilient_ps.routing import PEER_PREFIX
+from resilient_ps.shard import Reply
+
+TIMER = "replicas"
+EVERY_NS = 100_000_000
+HEAVY_BYTES = 1 << 20  # what is applied is from this size on applied in parallel
+
+_Part = TypeVar("_Part", AppendPart, AppendedPart)
+Task: TypeAlias = Callable[[], list[Out]]
+InParallel: TypeAlias = Callable[[Sequence[Task]], list[list[Out]]]
+
+
+def one_by_one(tasks: Sequence[Task]) -> list[list[Out]]:
+    """The plain way to run tasks."""
+    return [task() for task in tasks]
+
+
+class Replicas:
+    """See the module. `by_number` has every replica that this server ever held."""
+
+    def __init__(
+        self,
+        home: Home,
+        view: ClusterView,
+        membership: Membership,
+        peers: Peers,
+        in_parallel: InParallel,
+    ) -> None:
+        self.by_number: dict[int, Replica] = {}
+        self.in_parallel = in_parallel
+        self._home = home
+        self._view = view
+        self._membership = membership
+        self._peers = peers
+        self._ticking = False
+
+    def primaries(self) -> list[Leading]:
+        """The shards that we serve, by number."""
+        held = [self.by_number[number].serving for number in sorted(self.by_number)]
+        return [leading for leading in held if leading is not None]
+
+    # -- what etcd shows
+
+    def look(self, changed: Collection[bytes], lease: int, now_ns: int) -> list[Effect]:
+        """These keys have changed in the view, or our `lease` has (0: none)."""
+        located = [at for key in changed if (at := self._view.keys.locate(key)) is not None]
+        kinds = {at.kind for at in located}
+        renewed, self._home.lease = lease != self._home.lease, lease
+        effects = self._look_at_servers() if "server" in kinds else []
+        config = self._view.config
+        if config is None:
+            return effects
+        self._home.shards, self._home.min_in_sync = config.shards, config.min_in_sync
+        outs: list[Out] = []
+        for number in _numbers(located, config.shards):
+            outs += self._tell(number, now_ns)
+        effects += self.performed(outs, now_ns)
+        if "server" in kinds or renewed:
+            effects += self.tend(now_ns)
+        return [*effects, *self.tick(now_ns)]
+
+    def _look_at_servers(self) -> list[Effect]:
+        home, records = self._home, self._view.servers
+        home.leases = {Member(s.server, s.process): s.lease for s in records}
+        home.refused &= home.leases.keys()
+        home.leaving = frozenset(Member(s.server, s.process) for s in records if s.stopping)
+        return self.drop_strangers()
+
+    def drop_strangers(self) -> list[Effect]:
+        """End connections to processes that are not the registered ones of their names any more."""
+        effects: list[Effect] = []
+        for peer in self._peers.strangers():
+            effects.append(Drop(peer, "its process has been replaced"))
+            for replica in self.by_number.values():
+                replica.on_lost(peer.removeprefix(PEER_PREFIX), 0)
+        return effects
+
+    def _tell(self, number: int, now_ns: int) -> list[Out]:
+        """What the view shows of one shard."""
+        view, me = self._view, self._home.me
+        item, record = view.items.get(view.keys.shard(number)), view.shard(number)
+        if item is None or record is None:
+            return []
+        wanted = me in record.in_sync or me.server in record.desired
+        if number not in self.by_number and not wanted:
+            return []
+        leader = view.items.get(view.keys.leader(number))
+        known = Known(
+            record,
+            item.mod_revision,
+            0 if leader is None else leader.mod_revision,
+            0 if leader is None else leader.lease,
+            view.items[view.keys.config].mod_revision,
+            item.version,
+        )
+        return self._replica(number).on_known(known, now_ns)
+
+    def _replica(self, number: int) -> Replica:
+        if number not in self.by_number:
+            self.by_number[number] = Replica(number, self._home)
+        return self.by_number[number]
+
+    def on_kv(self, event: KvAnswered | KvFailed, now_ns: int) -> list[Effect]:
+        """What became of a replica's call to etcd."""
+        number, claim = self._home.calls.pop(event.ref)
+        return self.performed(self.by_number[number].on_kv(claim, event, now_ns), now_ns)
+
+    # -- time
+
+    def on_timer(self, now_ns: int) -> list[Effect]:
+        """The timer that `tick` has set is due."""
+        self._ticking = False
+        return [*self.tend(now_ns), *self.tick(now_ns)]
+
+    def tend(self, now_ns: int) -> list[Effect]:
+        """Let every replica do what it is time for."""
+        outs: list[Out] = []
+        for number in sorted(self.by_number):
+            outs += self.by_number[number].on_timer(now_ns)
+        return self.performed(outs, now_ns)
+
+    def tick(self, now_ns: int, *, soon: bool = False) -> list[Effect]:
+        """Set the timer, while there is something that only time brings forward."""
+        if not soon and (self._ticking or all(r.at_rest for r in self.by_number.values())):
+            return []
+        self._ticking = True
+        return [SetTimer(TIMER, now_ns + (EVERY_NS // 4 if soon else EVERY_NS))]
+
+    # -- connections
+
+    def on_lost(self, event: PeerLost, now_ns: int) -> list[Effect]:
+        """A connection broke, or could not be made."""
+        peer = event.peer
+        if not peer.startswith(PEER_PREFIX):
+            for replica in self.by_number.values():
+                if replica.shard is not None:
+                    replica.shard.waiting.forget_peer(peer)
+            return self._probe(*self._peers.on_client_lost(peer))
+        server, lease = peer.removeprefix(PEER_PREFIX), self._peers.on_server_lost(peer)
+        for replica in self.by_number.values():
+            replica.on_lost(server, now_ns)
+        if event.refused:
+            effects = self._on_refused(self._peers.on_refused(server) or lease, now_ns)
+        else:
+            effects = self._probe(server, lease)
+        return [*effects, *self.tick(now_ns)]
+
+    def _probe(self, server: str, lease: int) -> list[Effect]:
+        """Is the process gone that leads shards of ours?"""
+        if not lease or not any(replica.follows(lease) for replica in self.by_number.values()):
+            return []
+        return self._peers.probe(server, lease)
+
+    def _on_refused(self, lease: int, now_ns: int) -> list[Effect]:
+        """A process is gone: neither its leader keys nor its place in sync wait for its lease."""
+        outs: list[Out] = []
+        for number in sorted(self.by_number):
+            replica = self.by_number[number]
+            if lease and replica.follows(lease):
+                outs += replica.on_dead(lease, now_ns)
+            elif replica.leading is not None:
+                outs += replica.leading.reconcile(now_ns)
+        return self.performed(outs, now_ns)
+
+    # -- messages
+
+    def on_append(self, peer: str, append: Append, now_ns: int) -> list[Effect]:
+        """Entries of a primary."""
+        said: list[AppendedPart] = []
+
+        def hold(part: AppendPart) -> list[Out]:
+            answer, outs = self._replica(part.shard).on_append(part, now_ns)
+            if answer is not None:
+                said.append(answer)
+            return outs
+
+        parts = [part for part in append.parts if part.shard < self._home.shards]
+        effects = self._for_each(parts, hold, now_ns)
+        return [*effects, Send(peer, Appended(tuple(sorted(said))))] if said else effects
+
+    def on_copy(self, peer: str, piece: Copy, now_ns: int) -> list[Effect]:
+        """A piece of a state copy."""
+        if piece.shard >= self._home.shards:
+            return []
+        answer, outs = self._replica(piece.shard).on_copy(piece, now_ns)
+        effects = self.performed(outs, now_ns)
+        return effects if answer is None else [*effects, Send(peer, Appended((answer,)))]
+
+    def on_appended(self, peer: str, appended: Appended, now_ns: int) -> list[Effect]:
+        """What a follower holds."""
+        member = self._peers.member(peer)
+        if member is None:
+            return []
+
+        def hear(part: AppendedPart) -> list[Out]:
+            return self.by_number[part.shard].on_appended(member, part, now_ns)
+
+        parts = [part for part in appended.parts if part.shard in self.by_number]
+        return self._for_each(parts, hear, now_ns)
+
+    def _for_each(
+        self, parts: Sequence[_Part], work: Callable[[_Part], list[Out]], now_ns: int
+    ) -> list[Effect]:
+        """The shards' parts, at the same time where there is much to be applied."""
+        if len(parts) > 1 and self._is_heavy([part.shard for part in parts]):
+            done = self.in_parallel([partial(work, part) for part in parts])
+        else:
+            done = [work(part) for part in parts]
+        return self.performed([out for outs in done for out in outs], now_ns)
+
+    def _is_heavy(self, shards: Sequence[int]) -> bool:
+        """Each shard once, and much that is not applied yet?"""
+        pending = [self.by_number[n].log.nbytes for n in set(shards) if n in self.by_number]
+        return len(pending) == len(shards) and sum(pending) >= HEAVY_BYTES
+
+    # -- effects
+
+    def performed(self, outs: Iterable[Out], now_ns: int) -> list[Effect]:
+        """Answers, and parts for other servers, as messages; the rest as it is."""
+        replies: list[Reply] = []
+        effects: list[Effect] = []
+        parts: dict[str, list[Any]] = {}
+        for out in outs:
+            if isinstance(out, Reply):
+                replies.append(out)
+            elif isinstance(out, ToServer):
+                parts.setdefault(out.server, []).append(out.message)
+            else:
+                effects.append(out)
+        if parts:
+            for server, messages in parts.items():
+                effects += [Send(PEER_PREFIX + server, message) for message in pack(messages)]
+            effects += self.tick(now_ns)  # they owe us answers
+        if replies:
+            until_ns = self._membership.deadline_ns if self._home.guards.lease_check else 0
+            effects += answers(replies, until_ns)
+        return effects
+
+    # -- the orderly end
+
+    def hand_over(self, now_ns: int) -> list[Effect]:
+        """Begin to hand over everything that we are primary of."""
+        self._home.stopping = True
+        return self.tend(now_ns)
+
+    @property
+    def handing_over(self) -> bool:
+        """Is there a shard that another server should lead before we end?"""
+        return any(replica.must_hand_over for replica in self.by_number.values())
+
+    def last_words(self) -> list[Effect]:
+        """What is lost when we end now."""
+        alone = sorted(r.number for r in self.by_number.values() if r.is_last)
+        if not alone:
+            return []
+        what = {"shards": alone, "remedy": "use more replicas, and stop servers one after another"}
+        return [Log("error", "the last replica of shards ends", what)]
+
+
+def _numbers(located: Iterable[Located], shards: int) -> list[int]:
+    """The shards whose record or leader key is among these; all if the configuration is."""
+    found = {at.number for at in located if at.kind in ("shard", "leader")}
+    return list(range(shards)) if any(at.kind == "config" for at in located) else sorted(found)

@@ -1,0 +1,376 @@
+"""The state of a shard: what its log determines, and nothing else.
+
+Theory of operation. What changes a shard is an entry in its log, a `Command` numbered by `lsn`; its
+state (tables, ledgers, barriers) is a deterministic function of the entries. Whether a command is
+new, a repeat, out of order, from a fenced process or wrong is decided when it is *applied*, on
+every replica alike (`apply`). Where nothing is under way the primary asks first (`check`): what
+would change nothing need not become an entry.
+
+The state knows nothing of its log, of other replicas or of its role.
+
+Invariants:
+
+* an operation is applied at most once, whatever is repeated (`JobLedger`);
+* a command that is refused changes nothing but the lsn;
+* under BSP a clock is applied once, when all live ranks ticked it, in the order (rank, n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import xxhash
+
+from resilient_ps.barrier import BARRIER_BYTES_MAX, Barrier, Update
+from resilient_ps.consistency import JobSpec
+from resilient_ps.errors import BadInput, Bug
+from resilient_ps.guards import ALL_GUARDS, Guards
+from resilient_ps.ids import NO_EPOCH, NOWHERE, Epoch, Position, PushId
+from resilient_ps.job import Job
+from resilient_ps.ledger import JobLedger, RankRecord, Verdict
+from resilient_ps.messages import NO_KEYS, NO_VALUES, Command, Entry, Kind, PartAnswer, Status
+from resilient_ps.small_state import digest_of
+from resilient_ps.table_part import TablePart
+from resilient_ps.tables.spec import spec_from_json
+
+TABLES_MAX = 10_000
+JOBS_MAX = 1_000
+RANK_RECORDS_MAX = 1 << 20  # of one job on all shards together: one server may hold them all
+CURSOR_BYTES_MAX = 4_096
+TEXT_BYTES_MAX = 1_024
+_new = tuple.__new__  # several times faster than a named tuple's own constructor
+
+Change: TypeAlias = Callable[[], PartAnswer]
+"""What an admissible command does: to be run once, before anything else changes the shard."""
+
+
+class ShardState:
+    """One replica's state of a shard. `position` is carried by every answer."""
+
+    def __init__(
+        self,
+        number: int,
+        shards: int,
+        guards: Guards = ALL_GUARDS,
+        *,
+        barrier_bytes_max: int = BARRIER_BYTES_MAX,
+    ) -> None:
+        self.number = number
+        self.epoch = NO_EPOCH
+        self.lsn = 0
+        self.position = NOWHERE
+        self.tables: dict[int, TablePart] = {}
+        self.jobs: dict[int, Job] = {}
+        self._shards = shards
+        self.guards = guards
+        self._barrier_bytes_max = barrier_bytes_max
+        self._handlers: dict[Kind, Callable[[Command], PartAnswer | Change]] = {
+            Kind.OPEN_TABLE: self._on_open_table,
+            Kind.DROP_TABLE: self._on_drop_table,
+            Kind.OPEN_JOB: self._on_open_job,
+            Kind.CLOSE_JOB: self._on_close_job,
+            Kind.FENCE: self._on_fence,
+            Kind.REDO: self._on_redo,
+            Kind.PUSH: self._on_push,
+            Kind.TUNE: self._on_tune,
+            Kind.TICK: self._on_tick,
+            Kind.JOIN: self._on_join,
+            Kind.LEAVE: self._on_leave,
+            Kind.EPOCH: self._on_epoch,
+        }
+
+    # -- entries
+
+    def serve_in(self, epoch: Epoch) -> None:
+        """From now on answers carry this epoch."""
+        self.epoch = epoch
+        self.position = Position(epoch, self.lsn)
+
+    def check(self, command: Command) -> PartAnswer | None:
+        """The answer, if applying the command now would change nothing; else None."""
+        prepared = self.prepare(command)
+        return prepared if isinstance(prepared, PartAnswer) else None
+
+    def apply(self, entry: Entry) -> PartAnswer:
+        """Let the next entry of the log take effect; gives the answer for whoever asked for it."""
+        self._come_to(entry.at.lsn)
+        prepared = self.prepare(entry.command)
+        return prepared if isinstance(prepared, PartAnswer) else prepared()
+
+    def prepare(self, command: Command) -> PartAnswer | Change:
+        """As `check`, but with the change that `commit` makes: so that it is admitted once."""
+        handler = self._handlers.get(command.kind)
+        if handler is None:
+            return self._no(Status.REFUSED, f"a {command.kind.name} cannot be in a log")
+        return handler(command)
+
+    def commit(self, change: Change, at: Position) -> PartAnswer:
+        """`apply` of a command that was prepared after the entry before it was applied."""
+        self._come_to(at.lsn)
+        return change()
+
+    def _come_to(self, lsn: int) -> None:
+        if lsn != self.lsn + 1 and self.guards.log_matching:
+            raise Bug(f"shard {self.number} is to apply entry {lsn} after {self.lsn}")
+        self.lsn = lsn
+        self.position = _new(Position, (self.epoch, lsn))
+
+    def _on_epoch(self, command: Command) -> Change:
+        return self._ok
+
+    # -- tables
+
+    def _on_open_table(self, command: Command) -> PartAnswer | Change:
+        number, text = command.table, command.text.decode(errors="replace")
+        held = self.tables.get(number)
+        if held is not None:
+            if held.text == text:
+                return self._ok()
+            return self._no(Status.REFUSED, f"table {number} is {held.text}, not {text}")
+        if len(self.tables) >= TABLES_MAX:
+            return self._no(Status.REFUSED, f"there are {TABLES_MAX} tables already: drop some")
+        try:
+            spec = spec_from_json(text)
+        except BadInput as error:
+            return self._no(Status.REFUSED, str(error))
+
+        def open_table() -> PartAnswer:
+            self.tables[number] = TablePart(spec, text, self.number, self._shards)
+            return self._ok()
+
+        return open_table
+
+    def _on_drop_table(self, command: Command) -> PartAnswer | Change:
+        if command.table not in self.tables:
+            return self._ok()
+
+        def drop_table() -> PartAnswer:
+            del self.tables[command.table]
+            for job in self.jobs.values():
+                job.barrier.forget_table(command.table)
+            return self._ok()
+
+        return drop_table
+
+    # -- jobs and takeover
+
+    def _on_open_job(self, command: Command) -> PartAnswer | Change:
+        text = command.text.decode(errors="replace")
+        held = self.jobs.get(command.worker.job)
+        if held is not None:
+            if held.text == text:
+                return self._ok()
+            return self._no(Status.REFUSED, f"the job is {held.text}, not {text}")
+        if len(self.jobs) >= JOBS_MAX:
+            return self._no(Status.REFUSED, f"there are {JOBS_MAX} jobs already: remove some")
+        try:
+            spec = JobSpec.from_json(text)
+        except BadInput as error:
+            return self._no(Status.REFUSED, str(error))
+        if spec.job != command.worker.job:
+            return self._no(Status.REFUSED, f"job {command.worker.job} calls itself {spec.job}")
+        if spec.ranks * self._shards > RANK_RECORDS_MAX:
+            return self._no(
+                Status.REFUSED,
+                f"a job of {spec.ranks} ranks on {self._shards} shards: at most "
+                f"{RANK_RECORDS_MAX // self._shards} ranks are possible; remove this job, and use "
+                "fewer ranks, or a cluster with fewer shards",
+            )
+
+        def open_job() -> PartAnswer:
+            barrier = Barrier(bytes_max=self._barrier_bytes_max)
+            self.jobs[spec.job] = Job(text, JobLedger(spec, self.guards), barrier)
+            return self._ok()
+
+        return open_job
+
+    def _on_close_job(self, command: Command) -> PartAnswer | Change:
+        number = command.worker.job
+        if number not in self.jobs:
+            return self._ok()
+
+        def close_job() -> PartAnswer:
+            del self.jobs[number]
+            for table in self.tables.values():
+                if table.writer == number:
+                    table.writer = 0
+            return self._ok()
+
+        return close_job
+
+    def _on_fence(self, command: Command) -> PartAnswer | Change:
+        job, worker = self.jobs.get(command.worker.job), command.worker
+        if job is None:
+            return self._no_job(worker.job)
+        ledger = job.ledger
+        if ledger.executed(command.n) and worker.rank in ledger.ranks:
+            return self._last_tick(ledger.ranks[worker.rank])
+        verdict = ledger.check_fence(worker)
+        if verdict.status is not Status.OK:
+            return self._refuse(verdict)
+        if verdict.repeat:
+            return self._last_tick(ledger.ranks[worker.rank])
+
+        def fence() -> PartAnswer:
+            ledger.record_fence(worker)
+            return self._last_tick(ledger.ranks[worker.rank])
+
+        return fence
+
+    def _last_tick(self, record: RankRecord) -> PartAnswer:
+        return self._ok(record.ticked, record.cursor)
+
+    def _on_redo(self, command: Command) -> PartAnswer | Change:
+        job, worker = self.jobs.get(command.worker.job), command.worker
+        if job is None:
+            return self._no_job(worker.job)
+        if job.ledger.executed(command.n):
+            return self._ok()
+        verdict = job.ledger.check_redo(worker, command.clock)
+        if verdict.status is not Status.OK:
+            return self._refuse(verdict)
+        if verdict.repeat or not self.guards.takeover_redo:
+            return self._ok()
+
+        def redo() -> PartAnswer:
+            job.ledger.record_redo(worker)
+            job.barrier.forget(worker.rank, command.clock)
+            return self._ok()
+
+        return redo
+
+    def _on_join(self, command: Command) -> PartAnswer | Change:
+        job, rank = self.jobs.get(command.worker.job), command.worker.rank
+        if job is None:
+            return self._no_job(command.worker.job)
+        ledger = job.ledger
+        if ledger.executed(command.n):
+            record = ledger.ranks.get(rank)
+            return self._ok(record.ticked + 1 if record else 0)
+        if not ledger.room_for(rank):
+            return self._no(Status.REFUSED, "the job has as many ranks as are possible")
+        return lambda: self._ok(ledger.record_join(command.n, rank))
+
+    def _on_leave(self, command: Command) -> PartAnswer | Change:
+        job, worker = self.jobs.get(command.worker.job), command.worker
+        if job is None:
+            return self._no_job(worker.job)
+        if job.ledger.executed(command.n):
+            return self._ok()
+        verdict = job.ledger.check_worker(worker)
+        if verdict.status is not Status.OK:
+            return self._refuse(verdict)
+
+        def leave() -> PartAnswer:
+            job.ledger.record_leave(command.n, worker.rank)
+            job.close_clocks(self.tables)
+            return self._ok()
+
+        return leave
+
+    # -- pushes and ticks
+
+    def _on_push(self, command: Command) -> PartAnswer | Change:
+        digest = xxhash.xxh3_64_intdigest(command.keys.data, command.table)
+        update = Update(command.n, command.table, command.keys, command.values)
+        return self._write(command, update, digest)
+
+    def _on_tune(self, command: Command) -> PartAnswer | Change:
+        digest = xxhash.xxh3_64_intdigest(np.float64(command.rate).tobytes(), command.table)
+        update = Update(command.n, command.table, NO_KEYS, NO_VALUES, command.rate)
+        return self._write(command, update, digest)
+
+    def _write(self, command: Command, update: Update, digest: int) -> PartAnswer | Change:
+        worker = command.worker
+        job, table = self.jobs.get(worker.job), self.tables.get(command.table)
+        if job is None:
+            return self._no_job(worker.job)
+        if table is None:
+            return self._no_table(command.table)
+        push = _new(PushId, (command.clock, command.n, command.prev))
+        verdict = job.ledger.check_push(worker, push, digest)
+        if verdict.status is not Status.OK:
+            return self._refuse(verdict)
+        if verdict.repeat and not verdict.replay:
+            return self._ok(push.n)
+        refusal = None if verdict.repeat else self._unfit(job, table, push.clock, update)
+        if refusal is not None:
+            return refusal
+
+        def write() -> PartAnswer:
+            if verdict.repeat:
+                job.ledger.record_replay(worker.rank, push, digest)
+                return self._ok(push.n)
+            table.writer = worker.job
+            if job.ledger.buffers and self.guards.barrier:
+                job.barrier.hold(worker.rank, push.clock, update)
+            else:
+                table.apply(update)
+            job.ledger.record_push(worker.rank, push, digest)
+            return self._ok(push.n)
+
+        return write
+
+    def _unfit(self, job: Job, table: TablePart, clock: int, update: Update) -> PartAnswer | None:
+        """Why this update cannot be made: wrong values, another writer, no room."""
+        try:
+            table.check(update)
+            job.check_reduce(table.spec)
+        except BadInput as error:
+            return self._no(Status.REFUSED, str(error))
+        if table.writer in self.jobs and table.writer != job.spec.job:  # one job writes at a time
+            other = self.jobs[table.writer].spec.name
+            text = (
+                f"table {table.spec.name!r} is being written by job {other!r}; wait until it is "
+                f"done, or end it with `resilient-ps job rm {other}`"
+            )
+            return self._no(Status.REFUSED, text)
+        if not job.barrier.has_room(clock, update):
+            return self._no(Status.BUSY, job.waits_for(job.barrier.applied + 1))
+        return None
+
+    def _on_tick(self, command: Command) -> PartAnswer | Change:
+        job, worker, cursor = self.jobs.get(command.worker.job), command.worker, command.text
+        if job is None:
+            return self._no_job(worker.job)
+        if len(cursor) > CURSOR_BYTES_MAX:
+            text = f"a cursor of {len(cursor)} bytes, possible are {CURSOR_BYTES_MAX}"
+            return self._no(Status.REFUSED, text)
+        push = PushId(command.clock, 0, command.prev)
+        verdict = job.ledger.check_tick(worker, push, settled=command.settled)
+        if verdict.status is not Status.OK:
+            return self._refuse(verdict)
+        if verdict.repeat:
+            return self._ok(job.ledger.ranks[worker.rank].ticked)
+
+        def tick() -> PartAnswer:
+            job.ledger.record_tick(worker.rank, push.clock, cursor)
+            job.close_clocks(self.tables)
+            return self._ok(push.clock)
+
+        return tick
+
+    # -- answers
+
+    def digest(self) -> str:
+        """Equal for equal logs, and for nothing else: tables, ledgers, held pushes, lsn."""
+        return digest_of(self.lsn, self.tables, self.jobs)
+
+    def _ok(self, value: int = 0, text: bytes = b"") -> PartAnswer:
+        return _new(PartAnswer, (self.number, Status.OK, self.position, value, 0, 0, text))
+
+    def _no(self, status: Status, text: str) -> PartAnswer:
+        return PartAnswer(self.number, status, self.position, text=text.encode()[:TEXT_BYTES_MAX])
+
+    def _refuse(self, verdict: Verdict) -> PartAnswer:
+        return self._no(verdict.status, verdict.text)._replace(value=verdict.value)
+
+    def _no_job(self, number: int) -> PartAnswer:
+        text = f"shard {self.number} knows no job {number}: it was removed, or is new"
+        return self._no(Status.UNKNOWN, text)
+
+    def _no_table(self, number: int) -> PartAnswer:
+        text = f"shard {self.number} knows no table {number}: it was dropped, or is new"
+        return self._no(Status.UNKNOWN, text)

@@ -1,0 +1,130 @@
+"""Servers whose etcd is in trouble: a member that is cut off, a leader that dies or hangs."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pytest
+from crew import LEASE_TTL_S, Hurt, eventually, hurt_cluster, ranks_at_work
+from lossy_proxy import LossyProxy
+
+from resilient_ps.coordinator.runtime.processes import EtcdProcess
+from resilient_ps.errors import Unavailable
+
+MEMBERS = 3
+HANGS_SOAK = 40
+
+
+@pytest.fixture(scope="module")
+def wires() -> Iterator[list[LossyProxy]]:
+    """Between s1 and each member of etcd; filled when etcd runs."""
+    wires: list[LossyProxy] = []
+    yield wires
+    for wire in wires:
+        wire.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(wires: list[LossyProxy]) -> Iterator[Hurt]:
+    def options(etcd: EtcdProcess) -> Mapping[str, Sequence[str]]:
+        wires.extend(LossyProxy(endpoint) for endpoint in etcd.endpoints)
+        return {"s1": ("--etcd", ",".join(wire.address for wire in wires))}
+
+    with hurt_cluster(3, replicas=3, shards=3, members=MEMBERS, options=options) as hurt:
+        yield hurt
+
+
+def pass_a_ttl() -> None:
+    """Long enough for every lease to end that was not renewed."""
+    threading.Event().wait(LEASE_TTL_S + 1.0)
+
+
+def leader_of(etcd: EtcdProcess) -> int:
+    found: list[int] = []
+
+    def look() -> bool:
+        try:
+            found.append(etcd.leader())
+        except Unavailable:
+            return False
+        return True
+
+    eventually(look, "a leader of etcd")
+    return found[0]
+
+
+def test_a_server_keeps_its_lease_when_the_member_that_it_talks_to_is_cut_off(
+    cluster: Hurt, wires: list[LossyProxy]
+) -> None:
+    before = cluster.records.epochs()
+    with ranks_at_work(cluster):
+        for wire in wires:  # one of them is the one
+            wire.lose_everything()
+            pass_a_ttl()
+            wire.heal()
+    assert cluster.records.epochs() == before
+
+
+def test_a_server_cut_off_from_etcd_is_replaced_and_finds_its_way_back(
+    cluster: Hurt, wires: list[LossyProxy]
+) -> None:
+    with ranks_at_work(cluster):
+        for wire in wires:
+            wire.lose_everything()
+        eventually(lambda: not cluster.records.led_by("s1"), "other primaries")
+        assert cluster.processes.stop_server("s3") == 0  # the membership changes twice
+        cluster.processes.restart("s3")
+        cluster.kv.compact(cluster.records.look().revision)  # it cannot read up on that
+        for wire in wires:
+            wire.heal()
+        cluster.settle()
+        assert cluster.records.led_by("s1")
+
+
+def test_the_death_of_the_leader_of_etcd_moves_no_shard(cluster: Hurt) -> None:
+    cluster.settle()
+    before = cluster.records.epochs()
+    with ranks_at_work(cluster):
+        leader = leader_of(cluster.etcd)
+        cluster.etcd.kill(leader)
+        pass_a_ttl()
+        cluster.etcd.restart(leader)
+    assert cluster.records.epochs() == before
+
+
+def let_the_leader_hang(cluster: Hurt, seconds: float) -> int:
+    """How many shards had another primary behind it."""
+    before = cluster.records.epochs()
+    leader = leader_of(cluster.etcd)
+    cluster.etcd.pause(leader)
+    threading.Event().wait(seconds)
+    cluster.etcd.resume(leader)
+    leader_of(cluster.etcd)
+    after = cluster.records.epochs()
+    return sum(after[shard] != before[shard] for shard in before)
+
+
+def test_nothing_is_lost_when_the_leader_of_etcd_hangs(cluster: Hurt) -> None:
+    with ranks_at_work(cluster) as ranks:
+        for seconds in (0.5, 1.5):
+            let_the_leader_hang(cluster, seconds)
+            for rank in ranks:
+                rank.wait_for_more()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_nothing_is_lost_when_the_leader_of_etcd_hangs_again_and_again(
+    cluster: Hurt, record_property: Callable[[str, object], None]
+) -> None:
+    source = random.Random(1)
+    failovers = 0
+    with ranks_at_work(cluster) as ranks:
+        for _ in range(HANGS_SOAK):
+            failovers += let_the_leader_hang(cluster, source.uniform(1.5, 10.0))
+            for rank in ranks:
+                rank.wait_for_more()
+    record_property("failovers", failovers)
+    cluster.settle()

@@ -1,0 +1,77 @@
+"""Whole runs: clusters under random faults, judged by all checkers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from resilient_ps.chaos.sim.outcome import RunKind
+from resilient_ps.chaos.sim.run import run_seed
+
+SEEDS: dict[RunKind, range] = {"safety": range(150), "liveness": range(75)}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["safety", "liveness"])
+def test_every_promise_holds_under_random_faults(kind: RunKind) -> None:
+    for seed in SEEDS[kind]:
+        outcome = run_seed(seed, kind=kind)
+        assert outcome.verdict == "true", (seed, outcome.findings)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["safety", "liveness"])
+def test_every_promise_holds_under_very_many_random_faults(kind: RunKind) -> None:
+    for seed in range(1_000):
+        outcome = run_seed(seed, kind=kind)
+        assert outcome.verdict != "false", (seed, outcome.findings)
+
+
+def test_runs_are_eventful_enough_to_prove_something() -> None:
+    for seed in range(5):
+        outcome = run_seed(seed)
+        assert outcome.virtual_s >= 30
+        assert outcome.faults >= 8
+        assert outcome.acknowledged >= 200
+
+
+def test_a_world_that_sends_bytes_runs_to_the_same_end() -> None:
+    outcomes = [run_seed(4, wire=wire) for wire in (False, True)]
+    assert [outcome.verdict for outcome in outcomes] == ["true", "true"]
+    assert outcomes[0].steps == outcomes[1].steps
+    assert outcomes[0].acknowledged == outcomes[1].acknowledged
+
+
+def test_faults_that_spare_nothing_end_in_no_violation() -> None:
+    for seed in range(10):
+        outcome = run_seed(seed, careful=False)
+        assert outcome.verdict != "false", (seed, outcome.findings)
+
+
+def traces() -> str:
+    return " ".join(run_seed(seed, kind=kind).trace for seed in (1, 2) for kind in KINDS)
+
+
+KINDS: tuple[RunKind, ...] = ("safety", "liveness")
+
+
+def test_a_run_does_not_depend_on_the_hash_seed() -> None:
+    code = "import test_sim_runs as t; print(t.traces())"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=Path(__file__).parent,
+            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for hash_seed in range(2)
+    ]
+    found = [process.communicate(timeout=100)[0].strip() for process in processes]
+    assert all(process.returncode == 0 for process in processes)
+    assert set(found) == {traces()}

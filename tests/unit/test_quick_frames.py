@@ -1,0 +1,135 @@
+"""The native codec against the Python one: the same bytes, the same messages, the same refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wire_messages import answers, assert_same, requests
+
+from resilient_ps import frames, quick_frames, wire
+from resilient_ps.engine import native
+from resilient_ps.messages import Answer, Kind, Part, PartAnswer, Request, Status
+from resilient_ps.wire import FrameReader, WireError
+
+if native is None:
+    pytest.skip("there is no native module here", allow_module_level=True)
+
+
+def joined(buffers: list[Any] | None) -> bytes:
+    assert buffers is not None
+    return b"".join(bytes(buffer) for buffer in buffers)
+
+
+def slow_reader() -> FrameReader:
+    reader = FrameReader()
+    reader._quick = False
+    return reader
+
+
+def outcome(reader: FrameReader, data: bytes) -> list[Any] | str:
+    messages: list[Any] = []
+    try:
+        while data:
+            buffer = reader.get_buffer()
+            count = min(len(data), len(buffer))
+            buffer[:count] = data[:count]
+            messages += reader.received(count)
+            data = data[count:]
+    except WireError as error:
+        return str(error)
+    return messages
+
+
+def test_the_native_codec_knows_the_present_frames() -> None:
+    """When this fails, fields were changed: native/codec.cpp and quick_frames.py must follow."""
+    assert quick_frames.is_known()
+    assert quick_frames.IN_USE
+
+
+@given(requests() | answers())
+@settings(deadline=None)
+def test_both_write_the_same_bytes(message: Request | Answer) -> None:
+    quick = (
+        quick_frames.encode_request(message)
+        if isinstance(message, Request)
+        else quick_frames.encode_answer(message)
+    )
+    assert joined(quick) == joined(frames.encode(message))
+
+
+@given(requests() | answers())
+@settings(deadline=None)
+def test_both_read_the_same_message(message: Request | Answer) -> None:
+    data = np.frombuffer(joined(frames.encode(message)), np.uint8)
+    scratch = np.concatenate([np.zeros(5, np.uint8), data, np.ones(9, np.uint8)]).data
+    limit = 1 << 20
+    taken = quick_frames.take(scratch, 5, 5 + data.size, limit, limit, wire.place_nowhere)
+    assert taken is not None
+    assert taken[1] == 5 + data.size
+    assert_same(taken[0], message)
+    for short in (0, 31, data.size - 1):
+        assert quick_frames.take(scratch, 5, 5 + short, limit, limit, wire.place_nowhere) is None
+
+
+@given(requests() | answers(), st.data())
+@settings(deadline=None, max_examples=300)
+def test_both_judge_a_spoilt_frame_alike(message: Request | Answer, data: Any) -> None:
+    spoilt = bytearray(joined(frames.encode(message)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        spoilt[data.draw(st.integers(0, len(spoilt) - 1))] = data.draw(st.integers(0, 255))
+    quick, slow = outcome(FrameReader(), bytes(spoilt)), outcome(slow_reader(), bytes(spoilt))
+    if isinstance(quick, str) or isinstance(slow, str):
+        assert quick == slow
+        return
+    assert len(quick) == len(slow)
+    for one, other in zip(quick, slow, strict=True):
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Request(Kind.PUSH, -1, ()),
+        Request(Kind.PUSH, 1 << 64, ()),
+        Request(Kind.PUSH, 1, (Part(1 << 32),)),
+        Request(Kind.PUSH, 1, (), text="text"),  # type: ignore[arg-type]
+        Request(Kind.PUSH, 1, (), keys=np.zeros(2, np.int64)),  # type: ignore[arg-type]
+        Request(Kind.PUSH, 1, (), values=(np.zeros(2, np.int8),)),
+        Request(Kind.PUSH, 1, (), values=(np.zeros(2), np.zeros(2, np.float32))),
+        Answer(1, (PartAnswer(0, 300),)),  # type: ignore[arg-type]
+        Answer(1, (), (np.zeros(2, np.dtype(">f8")),)),
+    ],
+)
+def test_what_it_cannot_write_it_leaves(message: Any) -> None:
+    assert quick_frames.encode_request(message) is None
+    assert quick_frames.encode_answer(message) is None
+
+
+def test_large_arrays_are_referenced_and_small_ones_copied() -> None:
+    for elements, buffers_n in ((1 << 10, 1), (1 << 20, 3)):
+        keys, values = np.arange(4, dtype=np.uint64), np.zeros(elements)
+        parts = (Part(0, count=4, elements=elements),)
+        request = Request(Kind.PUSH, 1, parts, keys=keys, values=(values,))
+        buffers = quick_frames.encode_request(request)
+        assert buffers is not None
+        assert len(buffers) == buffers_n
+        assert joined(buffers) == joined(frames.encode(request))
+    assert buffers is not None
+    assert np.shares_memory(np.frombuffer(buffers[2], np.float64), values)
+
+
+def test_a_place_that_does_not_fit_is_left_to_the_reader() -> None:
+    answer = Answer(5, (PartAnswer(0, Status.OK, elements=3),), (np.zeros(3, np.float32),))
+    data = joined(frames.encode(answer))
+    scratch = np.frombuffer(data, np.uint8).data
+    for views in ([memoryview(bytearray(8))], [memoryview(bytes(12))], [bytearray(12)], ()):
+        assert quick_frames.take(scratch, 0, len(data), 999, 999, lambda *_, v=views: v) is None
+    out = bytearray(b"x" * 12)
+    taken = quick_frames.take(scratch, 0, len(data), 999, 999, lambda *_: [memoryview(out)])
+    assert taken is not None
+    assert taken[0].placed  # type: ignore[union-attr]
+    assert out == bytes(12)
