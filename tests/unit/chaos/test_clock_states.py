@@ -97,6 +97,16 @@ def test_clocks_whose_push_was_acknowledged_are_counted_but_not_under_bsp() -> N
     assert counted(BSP(), 1, "ok") == "true"
 
 
+def test_of_an_open_clock_that_was_pushed_in_part_rows_may_differ() -> None:
+    history = History()
+    for at, clock in ((10, 1), (12, 1), (20, 2)):
+        note(history, "0.1", "push", clock, at, at + 1, keys=(0,))
+    note(history, "0.1", "push", 2, 22, keys=(0,), outcome="unknown")
+    note(history, "0.1", "tick", 1, 15, 16)
+    verdicts = [check_totals(history, [(0, held)], ASP()).outcome for held in range(4)]
+    assert verdicts == ["false", "true", "true", "false"]
+
+
 def test_bsp_counts_no_clock_that_nobody_ended() -> None:
     assert [counted(BSP(), held) for held in range(4)] == ["false", "true", "true", "false"]
 
