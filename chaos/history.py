@@ -55,11 +55,23 @@ class Death(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """Where shards stood, by number, in the latest answers that a process took for good."""
+    """Where shards stood, by number, in the latest answers that a process took for good.
+
+    `incarnation`: the cluster's, in which the process believes to be.
+    """
 
     process: str
     at_ns: int
     shards: tuple[Position, ...]
+    incarnation: int = 0
+
+
+class Told(NamedTuple):
+    """A process was told that the cluster was rolled back; it was in incarnation `before`."""
+
+    process: str
+    at_ns: int
+    before: int
 
 
 class Operation(NamedTuple):
@@ -71,7 +83,7 @@ class Operation(NamedTuple):
     ended_ns: int | None = None
 
 
-Record: TypeAlias = Invocation | Completion | Death | Sight
+Record: TypeAlias = Invocation | Completion | Death | Sight | Told
 
 
 @dataclass(slots=True)
@@ -112,9 +124,15 @@ class History:
         """Record that a process was killed."""
         self.records.append(Death(process, at_ns))
 
-    def saw(self, process: str, at_ns: int, shards: tuple[Position, ...]) -> None:
+    def saw(
+        self, process: str, at_ns: int, shards: tuple[Position, ...], incarnation: int = 0
+    ) -> None:
         """Record where the shards stand in the eyes of a process."""
-        self.records.append(Sight(process, at_ns, shards))
+        self.records.append(Sight(process, at_ns, shards, incarnation))
+
+    def told(self, process: str, at_ns: int, before: int) -> None:
+        """Record that a process was told of a rollback."""
+        self.records.append(Told(process, at_ns, before))
 
     def operations(self, *actions: Action) -> list[Operation]:
         """All operations of these kinds (none named: of all), in the order of their invocation."""
@@ -141,6 +159,10 @@ class History:
     def sights(self) -> list[Sight]:
         """What processes saw of the shards' positions, in the order of time."""
         return [record for record in self.records if isinstance(record, Sight)]
+
+    def rollbacks_told(self) -> list[Told]:
+        """Which processes were told of a rollback, in the order of time."""
+        return [record for record in self.records if isinstance(record, Told)]
 
 
 def _join(records: list[Record]) -> list[Operation]:

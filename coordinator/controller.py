@@ -7,8 +7,10 @@ etcd, but for timers and what workers said last: it looks at the view and does w
 successor simply goes on.
 
 * No configuration: it is created (by any server; the first wins).
+* A lost shard, and what a restore leaves to be done: `recovery`, before anything else.
 * The ring, first records, and where shards are to be: `reconciliation`.
-* Open intents (join, leave): `intents`, in the order of their numbers, one at a time.
+* Open intents (join, leave, cut): `intents`, in the order of their numbers, one at a time.
+* Checkpoints: whoever is given as `cuts`; without an object store nobody is (`no_store`).
 * Workers that were not heard of: `registry` and `eviction`.
 """
 
@@ -20,12 +22,15 @@ from typing import Any
 
 from resilient_ps.calls import RESEND_TIMER, ROUTING_REF
 from resilient_ps.coordinator import reconciliation
+from resilient_ps.coordinator.cuts import CutConductor
 from resilient_ps.coordinator.eviction import EVICT_REF, Eviction
 from resilient_ps.coordinator.intents import INTENT_REF, IntentExecution
 from resilient_ps.coordinator.kv import KvAnswered, KvFailed, Put, Txn, absent
 from resilient_ps.coordinator.mandate import CAMPAIGN_REF, Mandate
+from resilient_ps.coordinator.no_store import NO_STORE_REF, NoStore
 from resilient_ps.coordinator.reconciliation import DESIRED_REF, PLACE_REF, RING_REF, Reconciliation
 from resilient_ps.coordinator.records import ClusterConfig
+from resilient_ps.coordinator.recovery import Recovery
 from resilient_ps.coordinator.registry import SECOND_NS, Heartbeat, WorkerRegistry
 from resilient_ps.coordinator.view import ClusterView
 from resilient_ps.errors import BadInput
@@ -46,6 +51,7 @@ from resilient_ps.messages import Ask, Told
 CONFIG_REF = 20
 REFS = frozenset(
     {ROUTING_REF, CONFIG_REF, CAMPAIGN_REF, PLACE_REF, INTENT_REF, RING_REF, DESIRED_REF, EVICT_REF}
+    | {NO_STORE_REF}
 )
 TIMER = "coordinator"
 WATCH_TIMER = "coordinator/watch"
@@ -71,6 +77,10 @@ class ClusterWishes:
     vnodes: int = 64
     grace_s: float = 60.0
 
+    def new_config(self, draw: DrawBits, created_by: str) -> ClusterConfig:
+        """The configuration to propose for a new cluster, with an id of its own."""
+        return self.config(f"{draw(128):032x}", created_by)
+
     def config(self, cluster_id: str, created_by: str) -> ClusterConfig:
         """The configuration to propose."""
         shards = self.shards or SHARDS_PER_SERVER * self.initial_servers
@@ -90,14 +100,24 @@ class Controller:
     """A candidate for coordinator, and the coordinator while it is elected."""
 
     def __init__(
-        self, view: ClusterView, server: str, process: int, wishes: ClusterWishes, draw: DrawBits
+        self,
+        view: ClusterView,
+        server: str,
+        process: int,
+        wishes: ClusterWishes,
+        draw: DrawBits,
+        mandate: Mandate | None = None,
+        cuts: CutConductor | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
         self._view = view
         self._wishes = wishes
         self._draw = draw
         self._watch_at_ns: int | None = None
-        self._mandate = Mandate(view, server, process)
-        self._intents = IntentExecution(view, self._mandate)
+        self._mandate = mandate or Mandate(view, server, process)
+        self._cuts = cuts or NoStore(view, self._mandate)
+        self._recovery = recovery
+        self._intents = IntentExecution(view, self._mandate, self._cuts)
         grace_ns = int(wishes.grace_s * SECOND_NS)
         self._reconciliation = Reconciliation(view, self._mandate, draw, grace_ns)
         self._registry = WorkerRegistry()
@@ -117,12 +137,21 @@ class Controller:
             self._drop()
             return []
         if self._view.config is None:
-            return self._create_config()
+            recovery = self._recovery
+            stored = recovery is not None and recovery.stored
+            return recovery.create(now_ns) if stored and recovery else self._create_config()
         if not self.elected:
             self._drop()
             return self._mandate.campaign()
+        effects = self._reconciliation.advance(now_ns)
+        if self._recovery is not None:
+            effects += self._recovery.advance(now_ns)
+            if self._recovery.busy:  # nothing else is begun before that is over
+                self._intents.drop()
+                return [*effects, *self._watch(now_ns)]
         return [
-            *self._reconciliation.advance(now_ns),
+            *effects,
+            *self._cuts.advance(now_ns),
             *self._intents.advance(now_ns),
             *self._eviction.advance(now_ns),
             *self._watch(now_ns),
@@ -131,6 +160,8 @@ class Controller:
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         """An event that is for the coordinator's calls to shards or to etcd."""
         match event:
+            case MessageArrived(_, Told() as told):
+                return self._cuts.hear(told, now_ns) if self.elected else []
             case MessageArrived() | PeerLost():
                 return self._intents.handle(event, now_ns)
             case TimerFired(name) if name == RESEND_TIMER:
@@ -156,7 +187,7 @@ class Controller:
         """A question that is for the coordinator: JSON text, an object with one field.
 
         {"heartbeat": {...}}: a worker lives. {"goodbye": {...}}: it has ended. {"workers": {}}:
-        which ones live?
+        which ones live? {"checkpoints": {}}: how do they stand?
         """
         try:
             told = self._answer(ask.what, now_ns)
@@ -179,12 +210,15 @@ class Controller:
                 return {"elected": True}
             case "workers":
                 return {"elected": True, **self._registry.status(now_ns)}
+            case "checkpoints":
+                recovery = {} if self._recovery is None else self._recovery.status()
+                return {"elected": True, **self._cuts.status(now_ns), "recovery": recovery}
             case _:
                 raise BadInput(f"a coordinator knows nothing of {subject[:40]!r}")
 
     def _create_config(self) -> list[Effect]:
         key = self._view.keys.config
-        config = self._wishes.config(f"{self._draw(128):032x}", self._mandate.server)
+        config = self._wishes.new_config(self._draw, self._mandate.server)
         txn = Txn((absent(key),), (Put(key, config.to_bytes()),))
         return self._mandate.ask(CONFIG_REF, txn, config.cluster_id.encode())
 
@@ -196,6 +230,9 @@ class Controller:
         return [SetTimer(WATCH_TIMER, self._watch_at_ns)]
 
     def _drop(self) -> None:
+        if self._recovery is not None:
+            self._recovery.drop()
+        self._cuts.drop()
         self._intents.drop()
         self._reconciliation.drop()
         self._registry.drop()

@@ -135,6 +135,28 @@ class Fields:
             self.fail(f"{name} is {_short(value)}, not an object")
         return value
 
+    def optional_object(self, name: str) -> JsonObject:
+        """An object; an empty one where an earlier version did not write the field."""
+        return self.object(name) if name in self._left else {}
+
+    def clocks(self, name: str) -> JsonObject:
+        """An object of clocks: a name or number -> a whole number from 0."""
+        value = self.object(name)
+        if len(value) > MAX_ITEMS:
+            self.fail(f"{name} has {len(value)} entries, at most {MAX_ITEMS} are allowed")
+        for key, clock in value.items():
+            self._text(name, key, 1, MAX_TEXT_CHARS)
+            if type(clock) is not int or not 0 <= clock <= INT64_MAX:
+                self.fail(f"{name} says {_short(clock)} for {_short(key)}, which is no clock")
+        return value
+
+    def digest(self, name: str) -> str:
+        """A sha256 in lower-case hexadecimal."""
+        value = self.text(name, least=64, most=64)
+        if not set(value) <= set("0123456789abcdef"):
+            self.fail(f"{name} is {_short(value)}, not a sha256 in lower-case hexadecimal")
+        return value
+
     def _take(self, name: str) -> Any:
         if name not in self._left:
             self.fail(f"field {name} is missing")

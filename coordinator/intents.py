@@ -1,16 +1,18 @@
-"""Executes the intents of a cluster: joins and leaves of ranks, in the order of their numbers.
+"""Executes the intents of a cluster: joins, leaves and cuts, in the order of their numbers.
 
-An intent lies in etcd before any shard is told of it. The coordinator runs its script (`takeover`)
-over calls to all shards, then writes what came of it. Scripts are idempotent, so a successor simply
-begins the open ones again.
+An intent lies in etcd before any shard is told of it. The coordinator runs its script (`takeover`,
+`cuts`) over calls to all shards, then writes what came of it. Scripts are idempotent, so that a
+successor simply begins the open ones again. A cut stays open after all shards were told, for as
+long as it takes; later intents need not wait for it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from resilient_ps.calls import RESEND_TIMER, ROUTING_REF, Calls
 from resilient_ps.consistency import BSP, JobSpec, parse_consistency
+from resilient_ps.coordinator.cuts import CutConductor, CutPlan, abort, cut, is_wish
 from resilient_ps.coordinator.kv import KvAnswered, KvFailed, Put
 from resilient_ps.coordinator.mandate import Mandate
 from resilient_ps.coordinator.records import IntentRecord, JobRecord, counter_bytes, read_counter
@@ -21,29 +23,42 @@ from resilient_ps.machine import Effect, Event, Log, MessageArrived, PeerLost, T
 from resilient_ps.messages import Answer, Status
 from resilient_ps.routing import Routing, routing_of
 from resilient_ps.scripts import RunningScript
-from resilient_ps.takeover import join, leave
+from resilient_ps.takeover import Script, join, leave
 
 INTENT_REF = 23
+
+
+@dataclass(slots=True)
+class _Running:
+    """The script under way. `aborts`: it gives the cut of the intent up."""
+
+    intent: IntentRecord
+    script: RunningScript
+    aborts: bool
 
 
 class IntentExecution:
     """The intent under way, if any."""
 
-    def __init__(self, view: ClusterView, mandate: Mandate) -> None:
+    def __init__(self, view: ClusterView, mandate: Mandate, cuts: CutConductor) -> None:
         self._view = view
         self._mandate = mandate
+        self._cuts = cuts
         self._calls: Calls | None = None
-        self._script: tuple[IntentRecord, RunningScript] | None = None
+        self._running: _Running | None = None
 
     def advance(self, now_ns: int) -> list[Effect]:
-        """Begin with the first open intent, unless one is under way."""
-        intents = self._view.open_intents
-        if self._script is not None or self._mandate.busy(INTENT_REF) or not intents:
+        """Begin with the first open intent that shards are to hear of, unless one is under way."""
+        self._drop_stale()
+        if self._running is not None or self._mandate.busy(INTENT_REF):
             return []
+        aborting = self._cuts.to_abort()
+        intent = self._next(aborting)
         routing = self._routing()
-        if routing is None or any(not owner.server for owner in routing.owners):
+        if intent is None or routing is None or any(not owner.server for owner in routing.owners):
             return []
-        intent = intents[0]
+        if intent.kind == "cut":
+            return self._begin_cut(intent, routing, now_ns, aborts=intent.number == aborting)
         job = self._view.job(intent.job)
         if job is None:
             return self._close(intent, "aborted", {"why": f"there is no job {intent.job!r}"})
@@ -55,9 +70,34 @@ class IntentExecution:
 
     def drop(self) -> None:
         """We are not the coordinator (any more): leave the rest to whoever is."""
-        if self._script is not None:
-            self._script[1].abandon()
-            self._script = None
+        if self._running is not None:
+            self._running.script.abandon()
+            self._running = None
+
+    def _drop_stale(self) -> None:
+        """What is under way has been closed by somebody else, or is a cut that is to be aborted."""
+        if self._running is None:
+            return
+        intent = self._running.intent
+        held = self._view.items.get(self._view.keys.intent(intent.number))
+        closed = held is None or all(intent.number != o.number for o in self._view.open_intents)
+        given_up = self._cuts.to_abort() == intent.number and not self._running.aborts
+        if closed or given_up:
+            self.drop()
+
+    def _next(self, aborting: int) -> IntentRecord | None:
+        """In the order of numbers; but a cut that is given up comes first."""
+        waiting = [intent for intent in self._view.open_intents if self._is_to_run(intent)]
+        first = [intent for intent in waiting if intent.number == aborting]
+        return next(iter([*first, *waiting]), None)
+
+    def _is_to_run(self, intent: IntentRecord) -> bool:
+        """Wishes are no cuts yet; a cut that was told waits for workers, not for us."""
+        if intent.kind != "cut":
+            return intent.kind != "rollback"
+        if intent.number == self._cuts.to_abort():
+            return True
+        return not is_wish(intent) and self._cuts.awaits_telling(intent.number)
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         """An event that is for the calls to shards."""
@@ -78,19 +118,41 @@ class IntentExecution:
     def _begin(
         self, intent: IntentRecord, spec: JobSpec, routing: Routing, now_ns: int
     ) -> list[Effect]:
-        # numbers go on, so that a late answer to an earlier script's call is known as such
-        last_number = 0 if self._calls is None else self._calls.last_number
-        self._calls = Calls(routing, self._view.keys.prefix, last_number)
         worker = WorkerId(spec.job, intent.rank, intent.incarnation)
         if intent.kind == "join":
             script = join(intent.number, worker, routing.order)
         else:
             redo = isinstance(spec.consistency, BSP)
             script = leave(intent.number, worker, routing.order, redo=redo)
-        running = RunningScript(script, self._calls)
-        self._script = (intent, running)
         what = {"intent": intent.number, "kind": intent.kind, "job": spec.name, "rank": intent.rank}
-        return [Log("info", "intent begins", what), *running.start(now_ns)]
+        log = Log("info", "intent begins", what)
+        return [log, *self._start(intent, script, routing, now_ns, aborts=False)]
+
+    def _begin_cut(
+        self, intent: IntentRecord, routing: Routing, now_ns: int, *, aborts: bool
+    ) -> list[Effect]:
+        if aborts:
+            script = abort(intent.number, routing.order)
+            return self._start(intent, script, routing, now_ns, aborts=True)
+        try:
+            plan = CutPlan.of(intent)
+            assert plan is not None, "a wish is not told"
+            script = cut(intent.number, plan.cut(intent.number), routing.order)
+        except BadInput as error:
+            return self._close(intent, "aborted", {"why": str(error)})
+        what = {"intent": intent.number, "kind": "cut", "clocks": plan.clocks}
+        log = Log("info", "intent begins", what)
+        return [log, *self._start(intent, script, routing, now_ns, aborts=False)]
+
+    def _start(
+        self, intent: IntentRecord, script: Script, routing: Routing, now_ns: int, *, aborts: bool
+    ) -> list[Effect]:
+        # numbers go on, so that a late answer to an earlier script's call is known as such
+        last_number = 0 if self._calls is None else self._calls.last_number
+        self._calls = Calls(routing, self._view.keys.prefix, last_number)
+        running = RunningScript(script, self._calls)
+        self._running = _Running(intent, running, aborts)
+        return running.start(now_ns)
 
     def _routing(self) -> Routing | None:
         config = self._view.config
@@ -102,16 +164,20 @@ class IntentExecution:
         call, effects = calls.on_answer(answer, now_ns)
         if not self._mandate.elected:
             self.drop()
-        if call is None or self._script is None:
+        if call is None or self._running is None:
             return effects
-        intent, running = self._script
-        effects += running.on_done(call, now_ns)
-        if not running.over:
+        intent, script, aborts = self._running.intent, self._running.script, self._running.aborts
+        effects += script.on_done(call, now_ns)
+        if not script.over:
             return effects
         self.drop()
-        if running.result is not None:
-            return [*effects, *self._close(intent, "done", {"ticked": running.result.ticked})]
-        failure = running.failure
+        if aborts:
+            return [*effects, *self._cuts.on_cut_aborted(intent.number, now_ns)]
+        if intent.kind == "cut":
+            return [*effects, *self._cuts.on_cut_told(intent.number, script.answers, now_ns)]
+        if script.result is not None:
+            return [*effects, *self._close(intent, "done", {"ticked": script.result.ticked})]
+        failure = script.failure
         assert failure is not None
         if failure.status is Status.FENCED:
             return [*effects, *self._redraw(intent)]

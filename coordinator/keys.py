@@ -13,6 +13,8 @@
     jobs/<name>/ranks/<r>/finished   the incarnation of rank r that had nothing left to do
     jobs/<name>/data-shards   DataShards: which rank works on which part of the data set
     intents/<number>          IntentRecord
+    checkpoints/<number>      CheckpointRecord, by the number of its cut's intent
+    restore                   RestoreRecord: what the present incarnation began with
     counters/<what>           the last number given: to a table, a job, an intent
 
 A cluster's name has no slash and the prefix ends with one, so that no cluster's keys lie below
@@ -51,6 +53,8 @@ Kind = Literal[
     "finished",
     "data-shards",
     "intent",
+    "checkpoint",
+    "restore",
     "counter",
 ]
 
@@ -70,6 +74,8 @@ _SHAPES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("finished", re.compile(rf"jobs/(?P<name>{_NAME})/ranks/(?P<number>[0-9]{{5}})/finished")),
     ("data-shards", re.compile(rf"jobs/(?P<name>{_NAME})/data-shards")),
     ("intent", re.compile(r"intents/(?P<number>[0-9]{12})")),
+    ("checkpoint", re.compile(r"checkpoints/(?P<number>[0-9]{12})")),
+    ("restore", re.compile(r"restore")),
     ("counter", re.compile(r"counters/(?P<name>tables|jobs|intents)")),
 )
 
@@ -98,6 +104,8 @@ class ClusterKeys:
         self.tables = self.prefix + b"tables/"
         self.jobs = self.prefix + b"jobs/"
         self.intents = self.prefix + b"intents/"
+        self.checkpoints = self.prefix + b"checkpoints/"
+        self.restore = self.prefix + b"restore"
 
     def server(self, name: str) -> bytes:
         return self.servers + check_name("server", name).encode()
@@ -132,6 +140,9 @@ class ClusterKeys:
 
     def intent(self, number: int) -> bytes:
         return self.intents + _number("intent", number, MAX_INTENT, digits=12)
+
+    def checkpoint(self, number: int) -> bytes:
+        return self.checkpoints + _number("checkpoint", number, MAX_INTENT, digits=12)
 
     def counter(self, what: Counter) -> bytes:
         return self.prefix + f"counters/{what}".encode()

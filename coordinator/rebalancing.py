@@ -57,11 +57,13 @@ def first_records(
     processes: Mapping[str, int],
     nonce: str,
 ) -> list[ShardRecord]:
-    """The first records of shards that have none, or whose first members died before any led it.
+    """The first records of shards that have none in this incarnation of the cluster, or whose first
+    members died before any led it.
 
-    All their members are in sync, because all are empty; who is the primary, they decide.
+    All their members are in sync, because all begin with the same: nothing, or what a checkpoint
+    holds; who is the primary, they decide.
     """
-    held = {record.shard: record for record in records}
+    held = {record.shard: record for record in present(records, config)}
     missing = [shard for shard in range(config.shards) if _is_missing(held.get(shard), processes)]
     living = tuple(member for member in ring.members if member.server in processes)
     if not missing or not living:
@@ -91,6 +93,11 @@ def first_records(
     ]
 
 
+def present(records: Sequence[ShardRecord], config: ClusterConfig) -> list[ShardRecord]:
+    """The records of this incarnation of the cluster: others are void."""
+    return [record for record in records if record.epoch.incarnation == config.incarnation]
+
+
 def _is_missing(record: ShardRecord | None, processes: Mapping[str, int]) -> bool:
     if record is None:
         return True
@@ -109,7 +116,7 @@ def next_desired(
     tells whose transaction chose the in-sync set.
     """
     copies = min(config.replicas, len(ring.members))
-    records = [record for record in records if record.shard < config.shards]
+    records = [record for record in present(records, config) if record.shard < config.shards]
     standings = {record.shard: standing_of(record, processes, copies) for record in records}
     target = _target(config, ring, records, standings)
     room = _room(records, standings, processes)

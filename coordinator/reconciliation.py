@@ -6,7 +6,8 @@ predecessor died. In this order:
 
 * the ring: servers that registered are on it, those that are drained or have been gone for the
   grace time are not (whoever is gone for so long loses the mark of a drain, too);
-* shards without a record get their first one, once enough servers are there;
+* shards without a record of the present incarnation of the cluster get their first one, once
+  enough servers are there;
 * shards that are to be elsewhere: `desired` is changed step by step (see `rebalancing`), which
   each shard's primary brings about.
 
@@ -127,15 +128,20 @@ class Reconciliation:
         """First records: as many as fit with guards that their members are the living processes."""
         keys, servers = self._view.keys, set[str]()
         fitting: list[ShardRecord] = []
+        void: list[bytes] = []  # leader keys of an earlier incarnation, whose shards begin anew
         for record in records:
             needed = servers.union(member.server for member in record.in_sync)
-            if len(fitting) + len(needed) + 2 >= OPS_PER_TXN:
+            leader = keys.leader(record.shard)
+            led = [leader] if leader in self._view.items else []
+            if len(fitting) + len(void) + len(led) + len(needed) + 2 >= OPS_PER_TXN:
                 break
-            servers = needed
+            servers, void = needed, [*void, *led]
             fitting.append(record)
-        puts, guards = self._puts(fitting)
+        ops, guards = self._puts(fitting)
+        ops += [Delete(key) for key in void]
+        guards += [self._view.as_seen(key) for key in void]
         guards += [self._view.as_seen(keys.server(name)) for name in sorted(servers)]
-        return self._mandate.order(*puts, guards=(*guards, self._view.as_seen(keys.config)))
+        return self._mandate.order(*ops, guards=(*guards, self._view.as_seen(keys.config)))
 
     def _puts(self, records: Sequence[ShardRecord]) -> tuple[list[Op], list[Compare]]:
         keys = [self._view.keys.shard(record.shard) for record in records]

@@ -28,6 +28,9 @@ from resilient_ps.coordinator.ring import (
 from resilient_ps.ids import Epoch
 
 JobState: TypeAlias = Literal["running", "stopped", "done"]
+IntentKind: TypeAlias = Literal["join", "leave", "cut", "rollback"]
+IntentState: TypeAlias = Literal["open", "done", "aborted"]
+CheckpointState: TypeAlias = Literal["good", "damaged", "deleting"]
 
 EVICT_LEAST_S = 3.0  # several heartbeats
 EVICT_MOST_S = 30 * 86_400.0
@@ -35,6 +38,8 @@ KEPT_MAX = 4_096  # records that need not be read again
 KEPT_BYTES_MAX = 1_024
 MAX_SPEC_CHARS = 32 * 1024
 MAX_PORT = 65_535
+MAX_BLOB_CHARS = 512  # of an object's name in the store
+MAX_ID_CHARS = 64
 MAX_PATH_CHARS = 107  # of a Unix socket, from Linux's struct sockaddr_un
 
 
@@ -282,31 +287,114 @@ class JobRecord(Record):
 class IntentRecord(Record):
     """A numbered intent of the coordinator: written before any shard is told of it.
 
-    `result` is what came of it, as a JSON object (a join's first clock, for instance).
+    `result` is what came of it, as a JSON object (a join's first clock, for instance). `job`,
+    `rank` and `incarnation` are those of a join or leave; cuts and rollbacks, which concern the
+    whole cluster, leave them empty and say what they are about in `details`.
     """
 
     WHAT = "intent record"
 
     number: int
-    kind: Literal["join", "leave"]
+    kind: IntentKind
     job: str
     rank: int
     incarnation: int
-    state: Literal["open", "done", "aborted"]
+    state: IntentState
     result: JsonObject = field(default_factory=dict)
+    details: JsonObject = field(default_factory=dict)
 
     @classmethod
     def _read(cls, fields: Fields) -> Self:
-        kind = fields.choice("kind", ("join", "leave"))
-        state = fields.choice("state", ("open", "done", "aborted"))
+        kind = cast(IntentKind, fields.choice("kind", get_args(IntentKind)))
+        of_a_rank = kind in ("join", "leave")
         return cls(
             number=fields.integer("number", 1, MAX_INTENT),
-            kind=cast(Literal["join", "leave"], kind),
-            job=fields.text("job", least=1, most=MAX_NAME_CHARS),
-            rank=fields.integer("rank", 0, MAX_RANK),
-            incarnation=fields.integer("incarnation", 0, INT64_MAX),
-            state=cast(Literal["open", "done", "aborted"], state),
+            kind=kind,
+            job=fields.text("job", least=int(of_a_rank), most=MAX_NAME_CHARS * of_a_rank),
+            rank=fields.integer("rank", 0, MAX_RANK * of_a_rank),
+            incarnation=fields.integer("incarnation", 0, INT64_MAX * of_a_rank),
+            state=cast(IntentState, fields.choice("state", get_args(IntentState))),
             result=fields.object("result"),
+            details=fields.optional_object("details"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord(Record):
+    """A checkpoint that was published: its manifest, and what it weighs.
+
+    `state`: "damaged" was read and did not verify; "deleting" may not be used any more, and its
+    objects are being deleted: the record goes last. `number` is that of its cut's intent.
+    """
+
+    WHAT = "checkpoint record"
+
+    number: int
+    id: str
+    incarnation: int  # of the cluster, when it was made
+    manifest: str  # the name of the object
+    nbytes: int  # of the manifest
+    sha256: str  # of the manifest
+    clocks: JsonObject  # job name -> the clock that it is aligned to
+    created_s: int  # wall clock, for people
+    stored_bytes: int  # of all objects that it needs
+    uploaded_bytes: int  # of those that were written for it
+    state: CheckpointState = "good"
+    why: str = ""  # it is damaged
+
+    @classmethod
+    def _read(cls, fields: Fields) -> Self:
+        return cls(
+            number=fields.integer("number", 1, MAX_INTENT),
+            id=fields.text("id", least=1, most=MAX_ID_CHARS),
+            incarnation=fields.integer("incarnation", 1, INT64_MAX),
+            manifest=fields.text("manifest", least=1, most=MAX_BLOB_CHARS),
+            nbytes=fields.integer("nbytes", 0, INT64_MAX),
+            sha256=fields.digest("sha256"),
+            clocks=fields.clocks("clocks"),
+            created_s=fields.integer("created_s", 0, INT64_MAX),
+            stored_bytes=fields.integer("stored_bytes", 0, INT64_MAX),
+            uploaded_bytes=fields.integer("uploaded_bytes", 0, INT64_MAX),
+            state=cast(CheckpointState, fields.choice("state", get_args(CheckpointState))),
+            why=fields.text("why"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRecord(Record):
+    """What the shards of incarnation `incarnation` begin with. `checkpoint` "": with nothing.
+
+    `clocks` are by job number, as text. `registered`: the coordinator has written the tables and
+    jobs of the manifest, so that workers may resume. `damaged`: why a server cannot load it.
+    """
+
+    WHAT = "restore record"
+
+    incarnation: int
+    checkpoint: str
+    manifest: str
+    nbytes: int
+    sha256: str  # "" without a checkpoint
+    clocks: JsonObject
+    why: str
+    at_s: int  # wall clock, for people
+    registered: bool = False
+    damaged: str = ""
+
+    @classmethod
+    def _read(cls, fields: Fields) -> Self:
+        checkpoint = fields.text("checkpoint", most=MAX_ID_CHARS)
+        return cls(
+            incarnation=fields.integer("incarnation", 1, INT64_MAX),
+            checkpoint=checkpoint,
+            manifest=fields.text("manifest", least=int(bool(checkpoint)), most=MAX_BLOB_CHARS),
+            nbytes=fields.integer("nbytes", 0, INT64_MAX),
+            sha256=fields.digest("sha256") if checkpoint else fields.text("sha256", most=0),
+            clocks=fields.clocks("clocks"),
+            why=fields.text("why"),
+            at_s=fields.integer("at_s", 0, INT64_MAX),
+            registered=fields.flag("registered"),
+            damaged=fields.text("damaged"),
         )
 
 

@@ -77,9 +77,11 @@ class WorkerRegistry:
         self._looked_ns = None
 
     def hear(self, beat: Heartbeat, now_ns: int) -> None:
-        """A worker lives. What an earlier incarnation of a rank says, counts no more."""
+        """A worker lives. What an earlier incarnation of a rank says counts no more while the later
+        is heard: that may be from before etcd was lost, and incarnations began at 1 again."""
         held = self._heard.get(beat.seat)
-        if held is not None and held[0].incarnation > beat.incarnation:
+        is_later = held is not None and held[0].incarnation > beat.incarnation
+        if held is not None and is_later and now_ns - held[1] < AWAY_NS:
             return
         self._heard.pop(beat.seat, None)
         self._heard[beat.seat] = (beat, now_ns)

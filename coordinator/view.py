@@ -12,11 +12,13 @@ from typing import cast
 from resilient_ps.coordinator.keys import ClusterKeys, Located
 from resilient_ps.coordinator.kv import Compare, KeyValue, WatchBatch, absent, unchanged
 from resilient_ps.coordinator.records import (
+    CheckpointRecord,
     ClusterConfig,
     DrainRecord,
     IntentRecord,
     JobRecord,
     Record,
+    RestoreRecord,
     RingRecord,
     ServerRecord,
     ShardRecord,
@@ -31,10 +33,12 @@ _RECORDS: dict[str, type[Record]] = {
     "drain": DrainRecord,
     "job": JobRecord,
     "intent": IntentRecord,
+    "checkpoint": CheckpointRecord,
+    "restore": RestoreRecord,
 }
 
 
-_CONFIG, _RING = Located("config"), Located("ring")
+_CONFIG, _RING, _RESTORE = Located("config"), Located("ring"), Located("restore")
 _LAYOUT = frozenset({"config", "server", "shard", "ring", "drain"})
 
 
@@ -157,6 +161,16 @@ class ClusterView:
     def open_intents(self) -> list[IntentRecord]:
         """Intents that have not been executed on all shards, in the order of their numbers."""
         return [intent for intent in self.intents if intent.state == "open"]
+
+    @property
+    def checkpoints(self) -> list[CheckpointRecord]:
+        """All published checkpoints, in the order of their numbers: the newest last."""
+        return cast("list[CheckpointRecord]", self._all("checkpoint"))
+
+    @property
+    def restore(self) -> RestoreRecord | None:
+        """What the present incarnation began with; None: with nothing, for the first one."""
+        return cast("RestoreRecord | None", self._one(_RESTORE))
 
     def job(self, name: str) -> JobRecord | None:
         """A job's record, by name."""

@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from resilient_ps.checkpoints.settings import CheckpointSettings
     from resilient_ps.client.connection import Client, connect
     from resilient_ps.client.future import Future
     from resilient_ps.client.launch import local_cluster
@@ -53,6 +54,7 @@ __all__ = [
     "Adam",
     "BadInput",
     "Bug",
+    "CheckpointSettings",
     "Client",
     "Constant",
     "DeadlineExceeded",
@@ -81,6 +83,7 @@ __all__ = [
 
 # Imported when they are first asked for: server, coordination and load processes need few of them.
 _HOMES = {
+    "checkpoints.settings": "CheckpointSettings",
     "client.connection": "Client connect",
     "client.future": "Future",
     "client.launch": "local_cluster",

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resilient_ps.messages import Answer, Message, PartAnswer, Request
+from resilient_ps.ids import Position, WorkerId
+from resilient_ps.messages import Answer, Append, Appended, Message, PartAnswer, Request
 
 def push_rows(
     keys: NDArray[np.uint64],
@@ -46,6 +47,18 @@ def pull_rows(
 ) -> None: ...
 def rehash(entries: NDArray[np.uint64], larger: NDArray[np.uint64], rows_kept: int, /) -> None: ...
 def forget_stamps(entries: NDArray[np.uint64], /) -> None: ...
+def row_numbers(
+    keys: NDArray[np.uint64], rows: NDArray[np.int32], entries: NDArray[np.uint64], /
+) -> None: ...
+def claim_rows(
+    keys: NDArray[np.uint64],
+    rows: NDArray[np.uint32],
+    states: NDArray[np.uint8],
+    first: int,
+    last: int,
+    entries: NDArray[np.uint64],
+    /,
+) -> int: ...
 def push_blocks(
     values: NDArray[Any],
     state: NDArray[Any],
@@ -57,6 +70,40 @@ def push_blocks(
     work: NDArray[Any],
     /,
 ) -> None: ...
+def push_run(
+    values: NDArray[Any],
+    state: NDArray[Any],
+    grads: NDArray[Any],
+    first_block: int,
+    block_elements: int,
+    meta: NDArray[np.int64],
+    hyper: NDArray[np.float64],
+    work: NDArray[Any],
+    /,
+) -> None:
+    """As `push_blocks`, for consecutive blocks, on all cores where there is much to do."""
+
+def run_of(blocks: NDArray[np.uint64], /) -> tuple[int, int] | None:
+    """The first block and one more than the last, if they follow one another."""
+
+def push_parts(
+    keys: NDArray[np.uint64],
+    grads: NDArray[Any],
+    counts: list[int],
+    tables: list[tuple[Any, ...]],
+    /,
+) -> tuple[int, ...] | None:
+    """`push_rows` for several tables, which share the keys and gradients out in order.
+
+    A table is (entries, slab, row_keys, scratch, meta, hyper, work, most rows). Returns what each
+    of them lacks to go on (0: it is done); None: something does not fit, and nothing has changed.
+    """
+
+def pull_parts(
+    keys: NDArray[np.uint64], out: NDArray[Any], counts: list[int], tables: list[tuple[Any, ...]], /
+) -> bool | None:
+    """`pull_rows` for several tables: (entries, slab, meta, hyper). None: they do not fit."""
+
 def fill_rows(
     out: NDArray[Any], first_row: int, meta: NDArray[np.int64], hyper: NDArray[np.float64], /
 ) -> None: ...
@@ -105,3 +152,53 @@ def take(
     /,
 ) -> tuple[Message, int] | None:
     """The message of the whole frame at `lo`, and where it ends; None: not a quick one."""
+
+def begin(
+    scratch: memoryview, lo: int, hi: int, meta_limit: int, payload_limit: int, /
+) -> tuple[Message, int, int, tuple[NDArray[Any], ...]] | None:
+    """The request of the frame at `lo`, whose meta is there, and the arrays to be filled.
+
+    With where they begin, and how many bytes they have together. None: not a quick one.
+    """
+
+def ask(
+    kind: int,
+    number: int,
+    incarnation: int,
+    worker: WorkerId,
+    clock: int,
+    n: int,
+    wait_ns: int,
+    table: tuple[int, int, int, int],
+    order: tuple[int, ...],
+    ranks: NDArray[np.int32],
+    seen: list[Position],
+    last: dict[int, int] | None,
+    keys: Any,
+    rows: Any,
+    /,
+) -> tuple[memoryview, bytes | None] | None:
+    """The frame of a pull, with each key's place in its answer as uint32, or of a push, of which
+    `last` then tells; None if it is not plain."""
+
+def answered(
+    scratch: memoryview,
+    lo: int,
+    hi: int,
+    meta_limit: int,
+    payload_limit: int,
+    frame: memoryview,
+    seen: list[Position],
+    places: bytes | None,
+    out: NDArray[Any] | None,
+    /,
+) -> bool:
+    """Is `scratch[lo:hi]` the whole answer to `frame`, that all is well and not older than `seen`?
+    Then `seen` and `out` have been set."""
+
+def set_up_log(words: dict[str, Any], /) -> None: ...
+def encode_append(message: Append, /) -> list[bytes] | None: ...
+def encode_appended(message: Appended, /) -> list[bytes] | None: ...
+def take_log(
+    scratch: memoryview, lo: int, hi: int, meta_limit: int, payload_limit: int, /
+) -> tuple[Message, int] | None: ...

@@ -13,6 +13,7 @@ from resilient_ps.waiting import Origin
 
 ANSWER_TEXT_BYTES = 100_000  # answers with more than this travel in several messages
 ANSWER_VALUE_BYTES = 32 << 20
+_AWAY = frozenset({Status.NOT_OWNER, Status.ROLLED_BACK})
 _NO_VALUES: Values = np.empty(0, np.float32)
 
 
@@ -30,7 +31,8 @@ def pieces_of(request: Request) -> Iterator[tuple[Part, Keys, Values]]:
 def answers(replies: Iterable[Reply], until_ns: int) -> list[Send]:
     """One message per request where possible, split where texts are long.
 
-    They end at `until_ns` (0: never), but for those that say that we are not the owner.
+    They end at `until_ns` (0: never), but for those that say that we are not the owner, or that
+    the cluster was rolled back.
     """
     grouped: dict[Origin, list[Reply]] = {}
     for reply in replies:
@@ -60,8 +62,8 @@ def _answer(request: int, batch: list[Reply]) -> Answer:
 
 
 def _until(batch: list[Reply], until_ns: int) -> int:
-    """To say that we are not the owner needs no lease."""
+    """To send somebody away needs no lease."""
     for reply in batch:
-        if reply.answer.status is not Status.NOT_OWNER:
+        if reply.answer.status not in _AWAY:
             return until_ns
     return 0

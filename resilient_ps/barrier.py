@@ -47,6 +47,10 @@ class Barrier:
         most = self.bytes_max if clock == self.applied + 1 else self.bytes_max // 2
         return self.held_bytes + update.nbytes <= most
 
+    def has_room_for(self, nbytes: int) -> bool:
+        """May so much be held, of whichever clock?"""
+        return self.held_bytes + nbytes <= self.bytes_max // 2
+
     def hold(self, rank: int, clock: int, update: Update) -> None:
         """Keep a push until its clock is complete."""
         self._held.setdefault(clock, {}).setdefault(rank, []).append(update)
@@ -71,6 +75,13 @@ class Barrier:
             for rank, updates in sorted(by_rank.items()):
                 for update in updates:
                     yield clock, rank, update
+
+    def complete(self, clock: int) -> Iterator[tuple[int, list[Update]]]:
+        """All clocks up to this one that have pushes, in order, with what `take` gives of each."""
+        for held in sorted(self._held):
+            if held <= clock:
+                yield held, self.take(held)
+        self.applied = max(self.applied, clock)
 
     def take(self, clock: int) -> list[Update]:
         """The pushes of a complete clock, in the order (rank, n)."""

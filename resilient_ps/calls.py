@@ -9,6 +9,9 @@ ever, though the connection stands: while a call waits for long, the routing is 
 and what is open on shards that have another owner is sent there. Answers that a call does not wait
 for (any more) are dropped, as are those that are older than what was seen of the shard.
 
+A routing or an answer of a later incarnation of the cluster is never adopted: `rolled_back_to` says
+so, and whoever made the calls decides what is to become of them.
+
 Invariants: writes to one shard leave in the order of their calls; `seen` never goes back.
 """
 
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -106,20 +109,58 @@ class Call:
         return min(errors) if errors else None
 
 
+class Folded(Protocol):
+    """A call of which there are only the bytes yet: see `quick_calls`."""
+
+    number: int
+    op: int
+    over: bool
+
+    def take(
+        self, scratch: memoryview, lo: int, hi: int, meta_limit: int, payload_limit: int
+    ) -> bool:
+        """Take in the answer, if this is all of it and says that all is well."""
+
+    def unfold(self) -> Call:
+        """The call as it would have been."""
+
+
 class Calls:
     """The open calls of one client, and how they reach their shards."""
 
     def __init__(self, routing: Routing, prefix: bytes, last_number: int = 0) -> None:
         self.routing = routing
         self.seen: list[Position] = [NOWHERE] * routing.shards
-        self.open: dict[int, Call] = {}
+        self.folded: Folded | None = None
+        self._open: dict[int, Call] = {}
         self._prefix = prefix
         self.last_number = last_number
+        self.rolled_back_to = 0  # a later incarnation of the cluster that was heard of
         self._again: set[int] = set()  # shards for which everything is to be sent again
         self._pause_ns = RESEND_FIRST_NS
         self._timer_set = False  # to send again
         self._watching = False  # the timer is set, if only to look after calls that wait for long
         self._reading_routing = False
+
+    @property
+    def open(self) -> dict[int, Call]:
+        """Calls that not all shards have answered, in their order. What is folded is unfolded."""
+        if self.folded is not None:
+            folded, self.folded = self.folded, None
+            self._open[folded.number] = folded.unfold()
+        return self._open
+
+    @property
+    def may_fold(self) -> bool:
+        """Would a call be the only one, and leave at once as it is?"""
+        idle = self.folded is None and not self._open and not self._again
+        return idle and self._watching and self.routing.only_peer is not None
+
+    def settle(self, folded: Folded) -> None:
+        """All shards have answered the folded call, and nothing but that all is well."""
+        assert folded is self.folded, "nobody has looked at what is open meanwhile"
+        self.folded = None
+        self._pause_ns = RESEND_FIRST_NS
 
     def next_number(self) -> int:
         """A request number that no open call has."""
@@ -130,6 +171,10 @@ class Calls:
         """Send a call for the first time."""
         self.open[call.number] = call
         call.begun_ns = now_ns
+        only = self.routing.only_peer
+        if only is not None and not self._again:
+            send = Send(only, self._request(call, call.shards))
+            return [send] if self._watching else [send, *self._watch(now_ns)]
         effects: list[Effect] = []
         by_peer: dict[str, list[int]] = {}
         for shard in call.shards:
@@ -142,6 +187,15 @@ class Calls:
         for peer, shards in by_peer.items():
             effects.append(Send(peer, self._request(call, shards)))
         return effects if self._watching else [*effects, *self._watch(now_ns)]
+
+    def begin_again(self, routing: Routing) -> None:
+        """In another incarnation of the cluster. No call is under way; numbers go on."""
+        assert not self.open, "what is under way belongs to the incarnation before"
+        self.routing = routing
+        self.seen = [NOWHERE] * routing.shards
+        self.rolled_back_to = 0
+        self._again.clear()
+        self._pause_ns = RESEND_FIRST_NS
 
     def abandon(self, number: int) -> None:
         """Wait for this call no more; what it did remains unknown."""
@@ -167,7 +221,12 @@ class Calls:
                 else:
                     effects += self._later(shard, now_ns)
                 continue
-            if part.at < self.seen[shard]:  # from a replica that has fallen behind: ask again
+            if part.status is Status.ROLLED_BACK and self._hear_of(part.value):
+                call.answers[shard] = part
+                call.pending.discard(shard)
+                continue
+            away = part.status is Status.ROLLED_BACK  # by one that is behind us
+            if away or part.at < self.seen[shard]:  # from a replica that has fallen behind
                 effects += self._later(shard, now_ns)
                 continue
             self.seen[shard] = part.at
@@ -205,12 +264,21 @@ class Calls:
         """New routing (None: it could not be read): send again what is open, in order."""
         self._reading_routing = False
         shards, self._again = self._again, set()
-        if routing is not None and routing.shards == self.routing.shards:
+        if routing is not None:
+            self._hear_of(routing.incarnation)
+        if routing is not None and routing.same_cluster(self.routing):
             pairs = zip(self.routing.owners, routing.owners, strict=True)
             shards |= {shard for shard, (old, new) in enumerate(pairs) if old != new}
             self.routing = routing
         effects = self._send_again(shards, now_ns)
         return effects if self._watching else [*effects, *self._watch(now_ns)]
+
+    def _hear_of(self, incarnation: int) -> bool:
+        """Is this a later incarnation of the cluster than ours?"""
+        if incarnation <= self.routing.incarnation:
+            return False
+        self.rolled_back_to = max(self.rolled_back_to, incarnation)
+        return True
 
     def _waited_ns(self, now_ns: int) -> int:
         """How long the oldest open call has waited."""
@@ -283,12 +351,20 @@ class Calls:
     def _request(self, call: Call, shards: Sequence[int]) -> Request:
         parts: list[Part] = []
         values: list[ValueArray] = []
-        pieces = [call.pieces.get(shard, _NOTHING) for shard in shards]
-        seen = self.seen
-        for shard, piece in zip(shards, pieces, strict=True):
-            part = (shard, seen[shard], piece.prev, piece.count, piece.elements)
-            parts.append(_new(Part, part))
-            values += piece.values
+        seen, pieces = self.seen, call.pieces
+        begin = end = -1
+        in_one_piece = True
+        for shard in shards:
+            first, count, arrays, elements, _, _, prev = pieces.get(shard, _NOTHING)
+            parts.append(_new(Part, (shard, seen[shard], prev, count, elements)))
+            values += arrays
+            if first != end:
+                in_one_piece, begin, end = end < 0, first, first
+            end += count
+        if in_one_piece:
+            keys = call.keys[begin:end]
+        else:
+            keys = _keys_of(call, [pieces.get(shard, _NOTHING) for shard in shards])
         return Request(
             call.kind,
             call.number,
@@ -302,16 +378,11 @@ class Calls:
             call.rate,
             call.settled,
             call.text,
-            _keys_of(call, pieces),
+            keys,
             tuple(values),
         )
 
 
 def _keys_of(call: Call, pieces: Sequence[Piece]) -> Keys:
-    """The keys of these pieces: one slice where they stand one behind the other."""
-    first, end = pieces[0].first, pieces[0].first
-    for piece in pieces:
-        if piece.first != end:
-            return np.concatenate([call.keys[p.first : p.first + p.count] for p in pieces])
-        end += piece.count
-    return call.keys[first:end]
+    """The keys of these pieces, which do not stand one behind the other."""
+    return np.concatenate([call.keys[p.first : p.first + p.count] for p in pieces])

@@ -94,7 +94,7 @@ class CopySource:
     def _items(self) -> Iterator[Item]:
         for lsn, epoch in self._epochs:
             yield ["epoch", lsn, *epoch]
-        yield from items_of(self._shard.tables, self._shard.jobs)
+        yield from items_of(self._shard.tables, self._shard.jobs, self._shard.cuts)
 
     def _held_pushes(self) -> Iterator[tuple[int, Item, Update]]:
         for number, job in sorted(self._shard.jobs.items()):
@@ -245,6 +245,9 @@ class CopyTarget:
                     self._open_job(whole(number), text, whole(intent), whole(applied))
                 case ["rank", number, rank, *fields]:
                     self._add_rank(whole(number), whole(rank), fields)
+                case ["cut", number, str(text), [*awaited]]:
+                    jobs = [whole(job) for job in awaited]
+                    self.shard.cuts.restore(whole(number), text, jobs)
                 case _:
                     raise BadInput(f"a copy holds the unknown {str(item)[:80]}")
 

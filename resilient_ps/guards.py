@@ -28,6 +28,10 @@ class Guards:
     count_before_growth: bool = True  # a learner counts as member before the transaction is sent
     position_check: bool = True  # a replica behind what the asker has seen does not answer
     lease_check: bool = True  # answers end with the lease
+    cut_overlay: bool = True  # an image keeps what pushes behind its cut would change
+    incarnation_check: bool = True  # requests of another incarnation of the cluster are refused
+    guarded_publishing: bool = True  # a checkpoint is recorded by the coordinator, once
+    sweep_unused_only: bool = True  # what a checkpoint that stays needs is not deleted
 
 
 ALL_GUARDS = Guards()

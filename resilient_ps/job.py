@@ -37,17 +37,25 @@ class Job:
         """The clock up to which every live rank's updates can be seen here."""
         return self.barrier.applied if self.ledger.buffers else self.ledger.slowest()
 
-    def close_clocks(self, tables: Mapping[int, TablePart]) -> None:
-        """BSP: apply every clock that all live ranks have ticked."""
+    def close_clocks(self, tables: Mapping[int, TablePart], cut_clock: int) -> None:
+        """BSP: apply every clock that all live ranks have ticked.
+
+        What is above `cut_clock` does not belong in the image that is being taken.
+        """
         if not self.ledger.buffers:
             return
         complete = self.ledger.slowest()
-        while self.barrier.applied < complete:
-            clock = self.barrier.applied + 1
-            self._apply_clock(clock, self.barrier.take(clock), tables)
+        if self.barrier.applied < complete:
+            for clock, updates in self.barrier.complete(complete):
+                self._apply_clock(clock, updates, tables, late=clock > cut_clock)
 
     def _apply_clock(
-        self, clock: int, updates: list[Update], tables: Mapping[int, TablePart]
+        self,
+        clock: int,
+        updates: list[Update],
+        tables: Mapping[int, TablePart],
+        *,
+        late: bool,
     ) -> None:
         divide_by = self.ledger.taking_part(clock) if self._averages else 1
         by_table: dict[int, list[Update]] = {}
@@ -55,7 +63,7 @@ class Job:
             by_table.setdefault(update.table, []).append(update)
         for number in sorted(by_table):
             if number in tables:  # else it was dropped meanwhile
-                tables[number].apply_clock(by_table[number], divide_by=divide_by)
+                tables[number].apply_clock(by_table[number], divide_by=divide_by, late=late)
 
     def check_reduce(self, spec: TableSpec) -> None:
         """Raises `BadInput`: a mean of integers is no integer."""

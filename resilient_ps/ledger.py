@@ -94,6 +94,14 @@ class JobLedger:
         ranks = self.ranks
         return [rank for rank in sorted(ranks) if ranks[rank].live and ranks[rank].ticked < clock]
 
+    def has_reached(self, clock: int) -> bool:
+        """Have all live ranks ticked this clock?"""
+        return self.slowest() >= clock or not self.behind(clock)
+
+    def furthest(self) -> int:
+        """The largest clock of which anything is here: a push or a tick, of any rank."""
+        return max((r.ticked + bool(r.last) for r in self.ranks.values()), default=0)
+
     def taking_part(self, clock: int) -> int:
         """How many ranks a clock is made of: live ones, and those that left after it."""
         return sum(
@@ -228,15 +236,15 @@ class JobLedger:
         record.redone = worker.incarnation
         _forget_clock(record)
 
-    def record_join(self, number: int, rank: int) -> int:
-        """The rank is live from the lowest safe clock on, which is returned.
+    def record_join(self, number: int, rank: int, above: int = 0) -> int:
+        """The rank is live from the lowest safe clock on, which is returned; it is above `above`.
 
         A rank that is live already, or that left beyond that clock, goes on where it was.
         """
         self.intent = number
-        ticked = self.slowest()
+        ticked = max(self.slowest(), above)
         record = self.ranks.get(rank)
-        if record is None or record.ticked < ticked:
+        if record is None or (record.ticked < ticked and not record.live):
             incarnation, cursor = (
                 (0, b"") if record is None else (record.incarnation, record.cursor)
             )

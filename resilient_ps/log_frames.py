@@ -59,6 +59,9 @@ _COMMANDS = {int(kind): kind for kind in Kind if kind is not Kind.PULL}
 _HELD = {int(held): held for held in Held}
 _COPIED = {int(what): what for what in Copied}
 _EMPTY: tuple[Values, ...] = (NO_VALUES, *(np.empty(0, dtype) for dtype in DTYPE_CODES))
+FORMATS = tuple(each.format for each in (_APPEND, _PART, _ENTRY, _APPENDED, _APPENDED_PART))
+COMMANDS = tuple(_COMMANDS.values())
+EMPTY = _EMPTY
 _new = tuple.__new__  # a named tuple's own constructor is slower, and there is one per entry
 
 

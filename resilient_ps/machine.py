@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 from resilient_ps.coordinator.kv import KvAnswered, KvCall, KvChanged, KvFailed, KvReset, KvWatch
 from resilient_ps.messages import Message
+from resilient_ps.storage.blobs import BlobAnswered, BlobCall, BlobFailed
 
 Peer = str
 """The other end of a connection: `server:<name>` where we dial, `client:<number>` elsewhere."""
@@ -70,6 +71,8 @@ Event = (
     | KvFailed
     | KvChanged
     | KvReset
+    | BlobAnswered
+    | BlobFailed
 )
 
 
@@ -118,7 +121,7 @@ class Exit:
     why: str
 
 
-Effect = Send | Drop | SetTimer | Log | Exit | KvCall | KvWatch
+Effect = Send | Drop | SetTimer | Log | Exit | KvCall | KvWatch | BlobCall
 
 
 class Machine(Protocol):

@@ -45,6 +45,9 @@ class Kind(IntEnum):
     JOIN = 11  # `n` = number of the intent
     LEAVE = 12  # `n` = number of the intent
     EPOCH = 13  # in logs only: the first entry of a new primary
+    CUT = 14  # a consistent cut: `n` = number of the intent, text = `Cut` as JSON
+    ABORT = 15  # the cut of intent `n` is given up, and may not begin any more
+    STAND = 16  # no entry: answers a rank's last tick and its cursor, as FENCE does
 
 
 class Status(IntEnum):
@@ -62,6 +65,7 @@ class Status(IntEnum):
     REFUSED = 7  # the request is wrong; text = why
     NOT_REPEATABLE = 8  # a repeated clock differs from the first time; text = how
     LEFT = 9  # the rank has left the job
+    ROLLED_BACK = 10  # the cluster has another incarnation than the request; value = it
 
 
 class Part(NamedTuple):
@@ -190,7 +194,7 @@ class Held(IntEnum):
     EMPTY = 2  # it has no state at all, or has given up a copy: it needs a copy from the beginning
     STALE = 3  # it has seen the later epoch `epoch`: step down
     COPIED = 4  # `lsn`: the number of the last piece of the copy that it has taken in
-    BUSY = 5  # it takes a copy of another shard in at the moment: ask again later
+    BUSY = 5  # ask again later: it takes another copy in, or loads its part of a checkpoint
 
 
 class AppendedPart(NamedTuple):

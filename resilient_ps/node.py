@@ -8,13 +8,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Any
 
 from resilient_ps import replicas, requests
+from resilient_ps.checkpoints import clocks, farewell, imaging, loading
+from resilient_ps.checkpoints.conductor import Conductor
+from resilient_ps.checkpoints.farewell import Farewell
+from resilient_ps.checkpoints.imaging import Imaging
+from resilient_ps.checkpoints.loading import Loading
+from resilient_ps.checkpoints.progress import asked_cut
+from resilient_ps.checkpoints.recovery import Recovery
+from resilient_ps.checkpoints.refs import (
+    CONDUCTOR_BLOBS,
+    CONDUCTOR_REFS,
+    FAREWELL_REF,
+    IMAGING_BLOBS,
+    JOBS_REF,
+    LOADING_BLOBS,
+    ROLLBACK_REFS,
+)
 from resilient_ps.coordinator import controller, membership
-from resilient_ps.coordinator.controller import ClusterWishes, Controller
+from resilient_ps.coordinator.controller import Controller
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import (
     KeyValue,
@@ -27,10 +43,11 @@ from resilient_ps.coordinator.kv import (
     Read,
     ReadResult,
 )
+from resilient_ps.coordinator.mandate import Mandate
 from resilient_ps.coordinator.membership import Membership
-from resilient_ps.coordinator.records import Member, ServerRecord
+from resilient_ps.coordinator.records import Member
 from resilient_ps.coordinator.view import ClusterView
-from resilient_ps.guards import ALL_GUARDS, Guards
+from resilient_ps.errors import Reopen
 from resilient_ps.ids import DrawBits
 from resilient_ps.machine import (
     Drop,
@@ -58,6 +75,7 @@ from resilient_ps.messages import (
     Told,
     Welcome,
 )
+from resilient_ps.node_settings import NodeSettings
 from resilient_ps.peers import Peers
 from resilient_ps.replicas import InParallel, Replicas, one_by_one
 from resilient_ps.replication.home import REPLICA_REF, Home
@@ -66,44 +84,78 @@ from resilient_ps.requests import Requests
 from resilient_ps.routing import PEER_PREFIX, Address, address_of
 from resilient_ps.shard import Shard
 from resilient_ps.status import holdings
+from resilient_ps.storage.blobs import BlobAnswered, BlobFailed
 
 READ_REF, WATCH_REF = 30, 31
 READ_TIMER = "view"
 RETRY_NS = 300_000_000
 STOP_WITHIN_NS = 12_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSettings:
-    """What a server is told when it starts. `record.lease` is filled in later."""
-
-    cluster: str
-    record: ServerRecord
-    lease_ttl_s: int = 5
-    wishes: ClusterWishes = field(default_factory=ClusterWishes)
-    guards: Guards = ALL_GUARDS
+EXIT_SUPERSEDED = 4
 
 
 def build_node(
-    settings: NodeSettings, draw: DrawBits, in_parallel: InParallel = one_by_one
+    settings: NodeSettings,
+    draw: DrawBits,
+    in_parallel: InParallel = one_by_one,
+    wall_s: Callable[[], int] = lambda: 0,
 ) -> Node:
     """The machine of one server process; `draw` gives nonces and identifiers.
 
     `in_parallel` runs the parts of a large message: they touch nothing in common, so whether they
-    run one by one or at the same time makes no difference but in speed.
+    run one by one or at the same time makes no difference but in speed. `wall_s` gives the time of
+    day, in seconds since 1970: it is written down for people, and nothing depends on it.
     """
-    return Node(settings, draw, in_parallel)
+    return Node(settings, draw, in_parallel, wall_s)
 
 
 class Node:
     """See the module. Events go to the part whose references, timers or peers they carry."""
 
-    def __init__(self, settings: NodeSettings, draw: DrawBits, in_parallel: InParallel) -> None:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        draw: DrawBits,
+        in_parallel: InParallel,
+        wall_s: Callable[[], int],
+    ) -> None:
         self.settings = settings
         me, keys = settings.record, ClusterKeys(settings.cluster)
         self.view = ClusterView(keys)
         self.membership = Membership(keys, me, settings.lease_ttl_s)
-        self.controller = Controller(self.view, me.server, me.process, settings.wishes, draw)
+        mandate = Mandate(self.view, me.server, me.process)
+        self.conductor: Conductor | None = None
+        if settings.checkpoints is not None:
+            self.conductor = Conductor(
+                self.view,
+                mandate,
+                settings.checkpoints,
+                draw,
+                wall_s,
+                version=me.version,
+                guards=settings.guards,
+            )
+        self.recovery = Recovery(
+            self.view,
+            mandate,
+            draw,
+            wall_s,
+            partial(settings.wishes.new_config, draw, me.server),
+            stored=settings.checkpoints is not None,
+            loss_ns=settings.loss_ns,
+            wish=settings.restore,
+            shards_asked_for=settings.wishes.shards,
+        )
+        self.controller = Controller(
+            self.view,
+            me.server,
+            me.process,
+            settings.wishes,
+            draw,
+            mandate,
+            self.conductor,
+            self.recovery,
+        )
+        stored = settings.checkpoints
         self.home = Home(
             Member(me.server, me.process),
             keys,
@@ -111,10 +163,19 @@ class Node:
             draw,
             settings.guards,
             member_timeout_ns=settings.lease_ttl_s * 10**9,
+            incarnation=0,  # not known yet
+            overlay_bytes_max=0 if stored is None else stored.overlay_bytes_max,
         )
         self._peers = Peers(settings.cluster, self.membership, self.home)
         self._replicas = Replicas(self.home, self.view, self.membership, self._peers, in_parallel)
         self._requests = Requests(self.home, self.membership, self._replicas)
+        self.imaging: Imaging | None = None
+        self.farewell: Farewell | None = None
+        if stored is not None:
+            held = self._replicas.by_number
+            self.imaging = Imaging(settings.cluster, me.process, self.view, held, stored)
+            self.farewell = Farewell(self.view, self.home.me, stored)
+        self.loading = Loading(self.home, self.view, self._replicas.loaded, in_parallel)
         self._compared = False
         self._stop_by_ns: int | None = None
 
@@ -151,6 +212,8 @@ class Node:
                 return [*effects, *self.controller.handle(event, now_ns)]
             case TimerFired(name):
                 return self._on_timer(event, name, now_ns)
+            case KvFailed(_, Reopen() as error):
+                return [_other_etcd(error)]
             case KvAnswered(ref) | KvFailed(ref):
                 return self._on_kv(event, ref, now_ns)
             case KvChanged(_, batch):
@@ -158,6 +221,14 @@ class Node:
                 return self._look({changed.item.key for changed in batch.events}, now_ns)
             case KvReset(_, items, revision):
                 return self._load(items, revision, now_ns)
+            case BlobAnswered(ref) | BlobFailed(ref) if ref in IMAGING_BLOBS:
+                return [] if self.imaging is None else self.imaging.on_blob(event, now_ns)
+            case BlobAnswered(ref) | BlobFailed(ref) if ref in CONDUCTOR_BLOBS:
+                return [] if self.conductor is None else self.conductor.on_blob(event, now_ns)
+            case BlobAnswered(ref) | BlobFailed(ref) if ref in LOADING_BLOBS:
+                return self.loading.on_blob(event, now_ns)
+            case BlobAnswered() | BlobFailed():
+                return self.recovery.on_blob(event, now_ns)
             case Started():
                 return [*self.membership.start(now_ns), self._read_all()]
             case StopAsked():
@@ -176,13 +247,19 @@ class Node:
     def _on_kv(self, event: KvAnswered | KvFailed, ref: int, now_ns: int) -> list[Effect]:
         if ref >= REPLICA_REF:
             return self._replicas.on_kv(event, now_ns)
+        if ref == loading.REPORT_REF:
+            return self.loading.on_kv(event, now_ns)
+        if ref == JOBS_REF:
+            return [] if self.conductor is None else self.conductor.on_read(event, now_ns)
+        if ref == FAREWELL_REF:
+            return [] if self.farewell is None else self.farewell.on_kv(event)
         if ref == membership.STOPPING_REF:  # whether it was written or not: it was worth a try
-            return self._hand_over(now_ns)
+            return [] if self._stop_by_ns is None else self._hand_over(now_ns)
         if ref in membership.REFS:
             lease = self._lease
             effects = self.membership.on_answer(event, now_ns)
             return effects if self._lease == lease else [*effects, *self._look((), now_ns)]
-        if ref in controller.REFS:
+        if ref in controller.REFS or ref in CONDUCTOR_REFS or ref in ROLLBACK_REFS:
             return self.controller.handle(event, now_ns)
         if isinstance(event, KvAnswered) and isinstance(event.result, ReadResult):
             watch = KvWatch(WATCH_REF, self.view.keys.prefix, event.result.revision + 1)
@@ -196,6 +273,12 @@ class Node:
             return self._requests.on_timer(now_ns)
         if name == membership.TIMER:
             return self.membership.on_timer(now_ns)
+        if name == imaging.TIMER and self.imaging is not None:
+            return self.imaging.on_timer(now_ns)
+        if name == loading.TIMER:
+            return self.loading.on_timer(now_ns)
+        if name == farewell.TIMER:
+            return self._on_farewell(now_ns)
         if name == READ_TIMER:
             return [self._read_all()]
         return self.controller.handle(event, now_ns)
@@ -208,6 +291,9 @@ class Node:
         self.view.problems.clear()
         effects += self._compare_wishes()
         effects += self._replicas.look(changed, self._lease, now_ns)
+        effects += self.loading.look(now_ns)
+        if self.imaging is not None:
+            effects += self.imaging.look(now_ns)
         return [*effects, *self.controller.look(self._lease, now_ns)]
 
     @property
@@ -237,10 +323,25 @@ class Node:
         """Hand over what we are primary of; leave when that is done, or time is over."""
         if self._stop_by_ns is not None:
             return []
+        if self.farewell is None:
+            return self._stop(now_ns)
+        asking = self.farewell.begin(self.served(), now_ns)
+        if not self.farewell.waits(self.served(), now_ns):
+            return [*asking, *self._stop(now_ns)]
+        return [*self.membership.announce_end(), *asking]  # and stop when it waits no longer
+
+    def _stop(self, now_ns: int) -> list[Effect]:
         self._stop_by_ns = now_ns + STOP_WITHIN_NS
         announcing = self.membership.announce_end()
         effects: list[Effect] = [Log("info", "stopping", {}), *announcing]
         return effects if announcing else [*effects, *self._hand_over(now_ns)]
+
+    def _on_farewell(self, now_ns: int) -> list[Effect]:
+        if self.farewell is None or self._stop_by_ns is not None:
+            return []
+        if self.farewell.waits(self.served(), now_ns):
+            return self.farewell.on_timer(self.served(), now_ns)
+        return self._stop(now_ns)
 
     def _hand_over(self, now_ns: int) -> list[Effect]:
         return [*self._replicas.hand_over(now_ns), *self._leave_if_done(now_ns)]
@@ -279,6 +380,12 @@ class Node:
                 return [Send(peer, Refuse("say Hello first")), Drop(peer, "no greeting")]
 
     def _on_ask(self, peer: str, ask: Ask, now_ns: int) -> list[Effect]:
+        cut = asked_cut(ask.what)
+        if cut is not None:
+            told = "{}" if self.imaging is None else self.imaging.told(cut)
+            return [Send(peer, Told(ask.request, told))]
+        if ask.what.startswith(clocks.QUESTION):
+            return [Send(peer, Told(ask.request, json.dumps(clocks.clocks_told(self.served()))))]
         if ask.what.startswith("{"):
             return self.controller.on_ask(peer, ask, now_ns)
         return [Send(peer, Told(ask.request, json.dumps(self.status(now_ns))))]
@@ -294,9 +401,16 @@ class Node:
             "lease_s": round(max(0, self.membership.deadline_ns - now_ns) / 1e9, 3),
             "connections": len(self._peers.greeted),
             "stopping": self.home.stopping,
+            "loading": self.loading.status(),
             **holdings(self.served()),
             "shards": [self.replicas[number].status() for number in sorted(self.replicas)],
         }
+
+
+def _other_etcd(error: Reopen) -> Exit:
+    """What we know is of an etcd that is no more: going on with it would bring back the dead."""
+    remedy = "started anew, this server takes part in what is there; a new cluster begins with "
+    return Exit(EXIT_SUPERSEDED, f"{error}. {remedy}the newest checkpoint of its store")
 
 
 __all__ = ["Node", "NodeSettings", "build_node", "one_by_one"]

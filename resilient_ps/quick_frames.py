@@ -1,4 +1,4 @@
-"""The quick way of requests and answers between messages and bytes, by the native module.
+"""The quick way of common messages between objects and bytes, by the native module.
 
 It does what `frames` does, and leaves to it what is not common, by answering None. It knows the
 layout of frames and the fields of messages by heart; where they are not what it knows, or there is
@@ -12,12 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from resilient_ps import frames, framing
+from resilient_ps import frames, framing, log_frames
 from resilient_ps.engine import native
 from resilient_ps.ids import NO_EPOCH, Epoch, Position, WorkerId
 from resilient_ps.messages import (
     NO_KEYS,
     Answer,
+    Append,
+    Appended,
+    AppendedPart,
+    AppendPart,
+    Command,
+    Entry,
+    Held,
     Kind,
     Message,
     Part,
@@ -27,6 +34,7 @@ from resilient_ps.messages import (
 )
 
 Taken = tuple[Message, int]
+Begun = tuple[Message, int, int, tuple[Any, ...]]
 
 _KNOWN_FORMATS = ("<4sBBBBIIQQ", "<QIIQQIIQdBII", "<IQQQIIQ", "<I", "<IBQQQQIQI")
 _KNOWN_FIELDS = (
@@ -38,6 +46,15 @@ _KNOWN_FIELDS = (
     "incarnation counter",
     "job rank incarnation",
 )
+_KNOWN_LOG_FORMATS = ("<II", "<IQQQQQQQI", "<BBBQQQIIQQIIIdIIQ", "<I", "<IQQQBQ")
+_KNOWN_LOG_FIELDS = (
+    "kind worker clock n prev table rate settled text keys values",
+    "parts",
+    "parts",
+    "shard epoch attempt prev commit entries",
+    "shard epoch attempt held lsn",
+    "at command",
+)
 
 
 def is_known() -> bool:
@@ -45,7 +62,14 @@ def is_known() -> bool:
     formats = (framing.HEAD.format, *frames.FORMATS) == _KNOWN_FORMATS
     slots = tuple(" ".join(kind.__slots__) for kind in (Request, Answer))
     tuples = (Part, PartAnswer, Position, Epoch, WorkerId)
-    return formats and (*slots, *(" ".join(t._fields) for t in tuples)) == _KNOWN_FIELDS
+    fields = (*slots, *(" ".join(t._fields) for t in tuples))
+    return formats and fields == _KNOWN_FIELDS and _are_logs_known()
+
+
+def _are_logs_known() -> bool:
+    slots = tuple(" ".join(kind.__slots__) for kind in (Command, Append, Appended))
+    tuples = tuple(" ".join(kind._fields) for kind in (AppendPart, AppendedPart, Entry))
+    return log_frames.FORMATS == _KNOWN_LOG_FORMATS and (*slots, *tuples) == _KNOWN_LOG_FIELDS
 
 
 def _set_up() -> bool:
@@ -65,7 +89,20 @@ def _set_up() -> bool:
         "version": framing.VERSION,
         "answer_kind": framing.ANSWER_KIND,
     }
-    return bool(native.set_up(words))
+    if not native.set_up(words):
+        return False
+    log_types = (Append, AppendPart, Appended, AppendedPart, Entry, Command)
+    native.set_up_log(
+        {kind.__name__: kind for kind in log_types}
+        | {
+            "commands": log_frames.COMMANDS,
+            "helds": tuple(Held),
+            "empty": log_frames.EMPTY,
+            "append_kind": framing.APPEND_KIND,
+            "appended_kind": framing.APPENDED_KIND,
+        }
+    )
+    return True
 
 
 def _leave(*_: Any) -> None:
@@ -76,11 +113,34 @@ IN_USE = _set_up()
 
 encode_request: Callable[[Request], list[Any] | None] = _leave
 encode_answer: Callable[[Answer], list[Any] | None] = _leave
+encode_append: Callable[[Append], list[Any] | None] = _leave
+encode_appended: Callable[[Appended], list[Any] | None] = _leave
 take: Callable[[memoryview, int, int, int, int, Any], Taken | None] = _leave
 """`take(scratch, lo, hi, meta limit, payload limit, place)`: the message of the frame that begins
 at `lo`, and where it ends; None for what is left to `FrameReader`. For `place` see there."""
 
-if IN_USE:
-    encode_request, encode_answer, take = native.encode_request, native.encode_answer, native.take
+begin: Callable[[memoryview, int, int, int, int], Begun | None] = _leave
+"""`begin(scratch, lo, hi, meta limit, payload limit)`: the request of the frame that begins at `lo`
+and that has come as far as its arrays, where these begin, how many bytes they have together, and
+the arrays themselves, still to be filled; None for what is left to `FrameReader`."""
 
-__all__ = ["IN_USE", "encode_answer", "encode_request", "is_known", "take"]
+take_log: Callable[[memoryview, int, int, int, int], Taken | None] = _leave
+"""`take_log(scratch, lo, hi, meta limit, payload limit)`: `take`, for logs."""
+
+if IN_USE:
+    encode_append, encode_appended = native.encode_append, native.encode_appended
+    take_log = native.take_log
+    encode_request, encode_answer = native.encode_request, native.encode_answer
+    take, begin = native.take, native.begin
+
+__all__ = [
+    "IN_USE",
+    "begin",
+    "encode_answer",
+    "encode_append",
+    "encode_appended",
+    "encode_request",
+    "is_known",
+    "take",
+    "take_log",
+]

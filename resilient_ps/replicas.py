@@ -10,10 +10,20 @@ from resilient_ps.answers import answers
 from resilient_ps.coordinator.keys import Located
 from resilient_ps.coordinator.kv import KvAnswered, KvFailed
 from resilient_ps.coordinator.membership import Membership
-from resilient_ps.coordinator.records import Member
+from resilient_ps.coordinator.records import ClusterConfig, Member
 from resilient_ps.coordinator.view import ClusterView
+from resilient_ps.ids import NOWHERE
 from resilient_ps.machine import Drop, Effect, Log, PeerLost, Send, SetTimer
-from resilient_ps.messages import Append, Appended, AppendedPart, AppendPart, Copy
+from resilient_ps.messages import (
+    Append,
+    Appended,
+    AppendedPart,
+    AppendPart,
+    Copy,
+    Held,
+    PartAnswer,
+    Status,
+)
 from resilient_ps.peers import Peers
 from resilient_ps.replication.claims import Known
 from resilient_ps.replication.home import Home, Out, ToServer
@@ -21,11 +31,11 @@ from resilient_ps.replication.leading import Leading
 from resilient_ps.replication.parcels import pack
 from resilient_ps.replication.replica import Replica
 from resilient_ps.routing import PEER_PREFIX
-from resilient_ps.shard import Reply
+from resilient_ps.shard import Reply, Shard
 
 TIMER = "replicas"
 EVERY_NS = 100_000_000
-HEAVY_BYTES = 1 << 20  # what is applied is from this size on applied in parallel
+HEAVY_KEYS = 1 << 14  # what is applied is from so many keys on applied in parallel
 
 _Part = TypeVar("_Part", AppendPart, AppendedPart)
 Task: TypeAlias = Callable[[], list[Out]]
@@ -72,14 +82,33 @@ class Replicas:
         config = self._view.config
         if config is None:
             return effects
-        self._home.shards, self._home.min_in_sync = config.shards, config.min_in_sync
-        outs: list[Out] = []
+        outs = self._adopt(config, now_ns)
         for number in _numbers(located, config.shards):
             outs += self._tell(number, now_ns)
         effects += self.performed(outs, now_ns)
         if "server" in kinds or renewed:
             effects += self.tend(now_ns)
         return [*effects, *self.tick(now_ns)]
+
+    def _adopt(self, config: ClusterConfig, now_ns: int) -> list[Out]:
+        """What the configuration says. Under a new incarnation everything begins anew."""
+        home, restore = self._home, self._view.restore
+        home.shards, home.min_in_sync = config.shards, config.min_in_sync
+        present = restore is not None and restore.incarnation == config.incarnation
+        home.restores = present and restore is not None and bool(restore.checkpoint)
+        if home.incarnation == config.incarnation:
+            return []
+        outs: list[Out] = []
+        for number in sorted(self.by_number):
+            leading = self.by_number[number].leading
+            if leading is not None:
+                outs += leading.resign(rolled_back(number, config.incarnation))
+        if home.incarnation:
+            what = {"from": home.incarnation, "to": config.incarnation}
+            outs.append(Log("warning", "the cluster was rolled back: replicas dropped", what))
+        self.by_number.clear()
+        home.begin(config.incarnation)
+        return outs
 
     def _look_at_servers(self) -> list[Effect]:
         home, records = self._home, self._view.servers
@@ -122,9 +151,19 @@ class Replicas:
             self.by_number[number] = Replica(number, self._home)
         return self.by_number[number]
 
+    def loaded(self, number: int, shard: Shard, now_ns: int) -> list[Effect]:
+        """What a checkpoint holds of a shard is here."""
+        replica = self.by_number.get(number)
+        if replica is None:
+            return []
+        return [*self.performed(replica.on_loaded(shard, now_ns), now_ns), *self.tick(now_ns)]
+
     def on_kv(self, event: KvAnswered | KvFailed, now_ns: int) -> list[Effect]:
         """What became of a replica's call to etcd."""
-        number, claim = self._home.calls.pop(event.ref)
+        asked = self._home.calls.pop(event.ref, None)
+        if asked is None:
+            return []  # of an earlier incarnation of the cluster
+        number, claim = asked
         return self.performed(self.by_number[number].on_kv(claim, event, now_ns), now_ns)
 
     # -- time
@@ -196,13 +235,16 @@ class Replicas:
                 said.append(answer)
             return outs
 
-        parts = [part for part in append.parts if part.shard < self._home.shards]
+        for part in append.parts:
+            if part.epoch.incarnation > self._home.incarnation:  # which we will soon hear of
+                said.append(AppendedPart(part.shard, part.epoch, part.attempt, Held.BUSY, 0))
+        parts = [part for part in append.parts if self._is_for_us(part)]
         effects = self._for_each(parts, hold, now_ns)
         return [*effects, Send(peer, Appended(tuple(sorted(said))))] if said else effects
 
     def on_copy(self, peer: str, piece: Copy, now_ns: int) -> list[Effect]:
         """A piece of a state copy."""
-        if piece.shard >= self._home.shards:
+        if not self._is_for_us(piece):
             return []
         answer, outs = self._replica(piece.shard).on_copy(piece, now_ns)
         effects = self.performed(outs, now_ns)
@@ -217,8 +259,13 @@ class Replicas:
         def hear(part: AppendedPart) -> list[Out]:
             return self.by_number[part.shard].on_appended(member, part, now_ns)
 
-        parts = [part for part in appended.parts if part.shard in self.by_number]
+        parts = [p for p in appended.parts if p.shard in self.by_number and self._is_for_us(p)]
         return self._for_each(parts, hear, now_ns)
+
+    def _is_for_us(self, part: AppendPart | AppendedPart | Copy) -> bool:
+        """Not if it is of an incarnation of the cluster that we do not know yet."""
+        later = part.epoch.incarnation > self._home.incarnation
+        return part.shard < self._home.shards and not later
 
     def _for_each(
         self, parts: Sequence[_Part], work: Callable[[_Part], list[Out]], now_ns: int
@@ -232,8 +279,8 @@ class Replicas:
 
     def _is_heavy(self, shards: Sequence[int]) -> bool:
         """Each shard once, and much that is not applied yet?"""
-        pending = [self.by_number[n].log.nbytes for n in set(shards) if n in self.by_number]
-        return len(pending) == len(shards) and sum(pending) >= HEAVY_BYTES
+        pending = [self.by_number[n].log.keys for n in set(shards) if n in self.by_number]
+        return len(pending) == len(shards) and sum(pending) >= HEAVY_KEYS
 
     # -- effects
 
@@ -277,6 +324,12 @@ class Replicas:
             return []
         what = {"shards": alone, "remedy": "use more replicas, and stop servers one after another"}
         return [Log("error", "the last replica of shards ends", what)]
+
+
+def rolled_back(shard: int, incarnation: int) -> PartAnswer:
+    """The answer for who asked for another incarnation of the cluster than this one."""
+    text = f"the cluster was rolled back: it is at incarnation {incarnation}"
+    return PartAnswer(shard, Status.ROLLED_BACK, NOWHERE, incarnation, text=text.encode())
 
 
 def _numbers(located: Iterable[Located], shards: int) -> list[int]:

@@ -6,8 +6,9 @@ from functools import partial
 
 from resilient_ps.answers import pieces_of
 from resilient_ps.coordinator.membership import Membership
+from resilient_ps.guards import ALL_GUARDS
 from resilient_ps.ids import NOWHERE
-from resilient_ps.machine import Effect, SetTimer
+from resilient_ps.machine import Effect, Send, SetTimer
 from resilient_ps.messages import (
     Command,
     Keys,
@@ -18,7 +19,8 @@ from resilient_ps.messages import (
     Status,
     Values,
 )
-from resilient_ps.replicas import Replicas
+from resilient_ps.quick_requests import answer_quickly
+from resilient_ps.replicas import Replicas, rolled_back
 from resilient_ps.replication.home import Home, Out
 from resilient_ps.replication.leading import Leading
 from resilient_ps.shard import Reply
@@ -37,10 +39,17 @@ class Requests:
         self._membership = membership
         self._replicas = replicas
         self._pulls_at_ns: int | None = None
+        self._all_rules = home.guards is ALL_GUARDS  # the quick way knows of no others
 
     def on_request(self, peer: str, request: Request, now_ns: int) -> list[Effect]:
         """Answered now, or when its entries are committed and its gates are reached."""
         origin = Origin(peer, request.request)
+        if request.incarnation != self._home.incarnation and self._home.guards.incarnation_check:
+            return self._elsewhen(request, origin, now_ns)
+        if self._all_rules and self._membership.may_answer(now_ns):
+            answer = answer_quickly(request, self._replicas.by_number)
+            if answer is not None:
+                return [Send(peer, answer, self._membership.deadline_ns)]
         if self._is_heavy(request):
             tasks = [
                 partial(self._on_part, request, part, keys, values, origin, now_ns)
@@ -56,6 +65,19 @@ class Requests:
             effects += self._set_pulls_timer()
         return effects
 
+    def _elsewhen(self, request: Request, origin: Origin, now_ns: int) -> list[Effect]:
+        """A request of another incarnation of the cluster: one of the two is behind."""
+        incarnation = self._home.incarnation
+        behind = f"{self._home.me.server} knows incarnation {incarnation} of the cluster only"
+        outs: list[Out] = []
+        for part in request.parts:
+            if request.incarnation < incarnation:
+                answer = rolled_back(part.shard, incarnation)
+            else:
+                answer = PartAnswer(part.shard, Status.NOT_OWNER, NOWHERE, text=behind.encode())
+            outs.append(Reply(origin, answer))
+        return self._replicas.performed(outs, now_ns)
+
     def _on_part(
         self, request: Request, part: Part, keys: Keys, values: Values, origin: Origin, now_ns: int
     ) -> list[Out]:
@@ -66,6 +88,8 @@ class Requests:
             return [Reply(origin, self._not_owner(part.shard, now_ns))]
         if leading is None or not self._may_answer(now_ns):
             return [Reply(origin, self._not_owner(part.shard, now_ns))]
+        if request.kind is Kind.STAND:
+            return [Reply(origin, leading.shard.stand(request.worker))]
         if request.kind is Kind.PULL:
             return [*leading.shard.on_pull(request, part, keys, origin, now_ns)]
         command = Command(
@@ -90,6 +114,8 @@ class Requests:
         """Does it pay to work on its shards at the same time?"""
         if len(request.parts) == 1:
             return False
+        if request.kind is Kind.PUSH and self._is_only_appended(request.parts[0].shard):
+            return False
         if request.kind is Kind.TICK:
             jobs = [leading.shard.jobs.get(request.worker.job) for leading in self._primaries]
             nbytes = sum([job.barrier.held_bytes for job in jobs if job is not None])
@@ -100,6 +126,12 @@ class Requests:
             return False
         numbers = [part.shard for part in request.parts]
         return len(set(numbers)) == len(numbers)  # a shard is for one thread at a time
+
+    def _is_only_appended(self, shard: int) -> bool:
+        """Is a push to this shard not applied before its followers hold it?"""
+        replica = self._replicas.by_number.get(shard)
+        leading = None if replica is None else replica.leading
+        return leading is not None and bool(leading.followers)
 
     @property
     def _primaries(self) -> list[Leading]:

@@ -58,6 +58,10 @@ class Routing:
         """Number of shards of the cluster."""
         return len(self.owners)
 
+    def same_cluster(self, other: Routing) -> bool:
+        """Is it a routing of the same incarnation of the cluster?"""
+        return (self.incarnation, self.shards) == (other.incarnation, other.shards)
+
     @cached_property
     def peers(self) -> tuple[str | None, ...]:
         """By shard: the peer to send its parts to, or None while nobody serves it."""
@@ -68,6 +72,12 @@ class Routing:
         if address is None or address.process != owner.process:
             return None
         return PEER_PREFIX + owner.server
+
+    @cached_property
+    def only_peer(self) -> str | None:
+        """The peer that serves all shards, if there is one."""
+        first = self.peers[0] if self.peers else None
+        return first if all(peer == first for peer in self.peers) else None
 
     def peer(self, shard: int) -> str | None:
         """The peer of one shard: see `peers`."""
@@ -136,8 +146,12 @@ def routing_from(items: Iterable[KeyValue], keys: ClusterKeys) -> Routing | None
 def routing_of(
     config: ClusterConfig, shards: Iterable[ShardRecord], servers: Iterable[ServerRecord]
 ) -> Routing:
-    """Build the routing from the records themselves."""
-    owners = {r.shard: Owner(r.primary, r.primary_process, r.epoch) for r in shards}
+    """Build the routing from the records themselves: those of another incarnation are void."""
+    owners = {
+        record.shard: Owner(record.primary, record.primary_process, record.epoch)
+        for record in shards
+        if record.epoch.incarnation == config.incarnation
+    }
     table = tuple(owners.get(shard, NOBODY) for shard in range(config.shards))
     return Routing(config.incarnation, table, {s.server: address_of(s) for s in servers})
 

@@ -14,6 +14,7 @@ class RunningScript:
     def __init__(self, script: Script, calls: Calls) -> None:
         self.result: Settled | None = None
         self.failure: PartAnswer | None = None
+        self.answers: Answers = {}  # of the last step that has ended, whatever they are
         self._script = script
         self._calls = calls
         self._open: set[int] = set()
@@ -37,6 +38,7 @@ class RunningScript:
         self._open.discard(call.number)
         self.failure = self.failure or call.failure()
         self._answers.update(call.answers)
+        self.answers = self._answers
         if self._open or self.failure is not None:
             return []
         answers, self._answers = self._answers, {}

@@ -13,6 +13,9 @@ find a later state. Every operation has
 a number given by the caller, and ends in one `Resolved`. An operation that the caller abandons at
 its deadline is forgotten if it is a pull; a push or tick stays, and is still delivered.
 
+When the cluster was rolled back, nothing is delivered any more, and every operation ends with
+`RolledBack` (see `rolled_back`), until `resume` takes the rank over under the new incarnation.
+
 Invariants: at most one tick is under way; while it is, no push is; `clock` is the open clock.
 """
 
@@ -21,23 +24,25 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple, TypeAlias
 
-from resilient_ps.calls import RESEND_TIMER, ROUTING_REF, Call, Calls, Piece, Split
+from numpy.typing import NDArray
+
+from resilient_ps.calls import RESEND_TIMER, ROUTING_REF, Call, Calls, Folded, Piece, Split
 from resilient_ps.consistency import BSP, JobSpec
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import KvAnswered, KvFailed, ReadResult
 from resilient_ps.errors import (
     DeadlineExceeded,
-    Fenced,
     FixTheCall,
-    NotFound,
-    NotRepeatable,
-    Reopen,
     ResilientPsError,
+    RolledBack,
 )
 from resilient_ps.ids import READER, WorkerId
-from resilient_ps.machine import Drop, Effect, Event, MessageArrived, PeerLost, TimerFired
-from resilient_ps.messages import Answer, Kind, PartAnswer, Refuse, Status
-from resilient_ps.routing import PEER_PREFIX, Routing, refreshed
+from resilient_ps.machine import Effect, Event, MessageArrived, PeerLost, TimerFired
+from resilient_ps.messages import Answer, Kind, Refuse
+from resilient_ps.quick_calls import Asked, PlainTable, QuickCall, fold
+from resilient_ps.refusals import refusal
+from resilient_ps.rolled_back import Aftermath, drops
+from resilient_ps.routing import Address, Routing, refreshed
 from resilient_ps.scripts import RunningScript
 from resilient_ps.takeover import Settled, Step, start_worker
 
@@ -72,6 +77,7 @@ class Session:
         self._pushes: set[int] = set()  # pushes under way
         self._ticking: int | None = None
         self._takeover: tuple[int, RunningScript] | None = None
+        self._aftermath: Aftermath | None = None
 
     @property
     def routing(self) -> Routing:
@@ -79,9 +85,16 @@ class Session:
         return self.calls.routing
 
     @property
+    def servers(self) -> dict[str, Address]:
+        """Where servers listen, as far as is known."""
+        after = None if self._aftermath is None else self._aftermath.routing
+        return self.calls.routing.servers if after is None else after.servers
+
+    @property
     def unsettled(self) -> int:
         """Pushes and ticks that not all shards have acknowledged."""
-        return len(self._queue) + len(self._pushes) + (self._ticking is not None)
+        waiting = (self._ticking is not None) + (self._aftermath is not None)
+        return len(self._queue) + len(self._pushes) + waiting
 
     # -- operations
 
@@ -100,8 +113,27 @@ class Session:
         self._takeover = (op, running)
         return self._look_at_takeover(running.start(now_ns))
 
+    def resume(
+        self, op: int, routing: Routing, worker: WorkerId, now_ns: int, job: JobSpec | None = None
+    ) -> list[SessionEffect]:
+        """Begin anew in the incarnation of this routing, a worker by taking its rank over.
+
+        `job`: as it is registered now; None: as it was. Resolves to `Settled`, or to None for who
+        only reads.
+        """
+        told = self._break(self.broken or RolledBack("this session begins anew"))
+        told += drops(self.calls.routing, routing)
+        self.calls.begin_again(routing)
+        self.broken, self._n, self._last = None, 0, {}
+        job = job or self.job
+        if job is None:
+            return [*told, Resolved(op)]
+        return [*told, *self.open_worker(op, job, worker, now_ns)]
+
     def broadcast(self, op: int, step: Step, now_ns: int) -> list[SessionEffect]:
         """One request to many shards that is no worker's write (tables, jobs)."""
+        if self._is_over:
+            return self._refused(op)
         call = self._call(op, step.kind, step.shards)
         call.worker, call.n, call.table, call.text = step.worker, step.n, step.table, step.text
         return [*self.calls.start(call, now_ns)]
@@ -110,8 +142,8 @@ class Session:
         self, op: int, table: int, split: Split, now_ns: int, *, wait_ns: int
     ) -> list[SessionEffect]:
         """Read at the open clock; values are received in `split.out`."""
-        if self.broken is not None:
-            return [Resolved(op, error=self.broken)]
+        if self._aftermath is not None or self.broken is not None:
+            return self._refused(op)
         if not split.pieces:
             return [Resolved(op, {})]
         call = self._call(op, Kind.PULL, tuple(split.pieces))
@@ -125,6 +157,42 @@ class Session:
         call.table, call.keys = table, split.keys
         return self._write(call, split.pieces, now_ns)
 
+    # -- operations, the quick way: see `quick_calls`
+
+    def pull_quickly(
+        self, table: PlainTable, keys: Any, out: NDArray[Any], now_ns: int, *, wait_ns: int
+    ) -> QuickCall | None:
+        """As `pull`, of which the message is to be sent; None if it is not as plain as that."""
+        if not self._is_idle:
+            return None
+        asked = Asked(Kind.PULL, self.worker, self.clock, 0, wait_ns)
+        return fold(self.calls, asked, table, keys, out, now_ns)
+
+    def push_quickly(
+        self, table: PlainTable, keys: Any, grads: NDArray[Any], now_ns: int
+    ) -> QuickCall | None:
+        """As `push`, of which the message is to be sent; None if it is not as plain as that."""
+        if not self._is_idle or self._queue:
+            return None
+        asked = Asked(Kind.PUSH, self.worker, self.clock, self._n + 1, 0, self._last)
+        call = fold(self.calls, asked, table, keys, grads, now_ns)
+        if call is not None:
+            self._n += 1
+            self._pushes.add(call.number)
+        return call
+
+    def settle(self, call: Folded, now_ns: int) -> list[SessionEffect]:
+        """The call has been answered, and is over."""
+        self.calls.settle(call)
+        self._pushes.discard(call.number)
+        return self._pump(now_ns) if self._queue else []
+
+    @property
+    def _is_idle(self) -> bool:
+        """Is nothing under way, and nothing wrong?"""
+        ended = self.broken is not None or self._aftermath is not None
+        return self.calls.may_fold and not ended and self._takeover is None
+
     def tune(self, op: int, table: int, rate: float, now_ns: int) -> list[SessionEffect]:
         """Change a table's learning rate on all shards: a write like a push."""
         pieces = {shard: Piece() for shard in self.routing.order}
@@ -134,8 +202,8 @@ class Session:
 
     def tick(self, op: int, cursor: bytes, now_ns: int) -> list[SessionEffect]:
         """End the open clock. Resolves when all shards have acknowledged; the next one is open."""
-        if self.broken is not None:
-            return [Resolved(op, error=self.broken)]
+        if self._aftermath is not None or self.broken is not None:
+            return self._refused(op)
         call = self._call(op, Kind.TICK, self.routing.order)
         call.worker, call.clock, call.text = self.worker, self.clock, cursor
         call.pieces = {shard: Piece(prev=self._last.get(shard, 0)) for shard in call.shards}
@@ -151,13 +219,18 @@ class Session:
         error = self._forget(op)
         return [Resolved(op, error=error), *self._pump(now_ns)]
 
-    def _forget(self, op: int) -> DeadlineExceeded:
+    def _forget(self, op: int) -> ResilientPsError:
+        if self._aftermath is not None:
+            self._aftermath.ops = [each for each in self._aftermath.ops if each != op]
+            return self._aftermath.so_far()
         if self._takeover is not None and self._takeover[0] == op:
             running = self._takeover[1]
             text = running.waits_for()
             running.abandon()
             self._takeover = None
-            return DeadlineExceeded(f"taking over rank {self.worker.rank} timed out; {text}")
+            late = DeadlineExceeded(f"taking over rank {self.worker.rank} timed out; {text}")
+            self.broken = late  # nothing may be written without it
+            return late
         call = next((c for c in [*self.calls.open.values(), *self._queue] if c.context == op), None)
         if call is None:
             return DeadlineExceeded(f"operation {op} timed out")
@@ -165,8 +238,10 @@ class Session:
             self.calls.abandon(call.number)
         return DeadlineExceeded(self._why_late(call))
 
-    def why_unsettled(self) -> DeadlineExceeded:
+    def why_unsettled(self) -> ResilientPsError:
         """The error for who waited in vain for all writes to be acknowledged."""
+        if self._aftermath is not None:
+            return self._aftermath.so_far()
         writes = [call for call in self.calls.open.values() if call.kind in _WRITES]
         return DeadlineExceeded(self._why_late([*writes, *self._queue][0]))
 
@@ -174,6 +249,8 @@ class Session:
 
     def handle(self, event: Event, now_ns: int) -> list[SessionEffect]:
         """One step of the machine."""
+        if self._aftermath is not None:
+            return self._look_at_aftermath(self._aftermath, event, now_ns)
         match event:
             case MessageArrived(_, Answer() as answer):
                 return self._on_answer(answer, now_ns)
@@ -191,16 +268,17 @@ class Session:
                 return []
 
     def _on_routing(self, routing: Routing | None, now_ns: int) -> list[SessionEffect]:
-        """Leave connections to processes that are gone, as they may stand for ever."""
-        before = self.calls.routing.servers
+        """Owners and addresses may have changed, or even the incarnation of the cluster."""
+        before = self.calls.routing
         effects = self.calls.on_routing(routing, now_ns)
-        now = self.calls.routing.servers
-        gone = [name for name, at in before.items() if name not in now or now[name] != at]
-        drops = [Drop(PEER_PREFIX + name, "its process is gone") for name in sorted(gone)]
-        return [*drops, *effects]
+        if self.calls.rolled_back_to:
+            return self._stop()
+        return [*drops(before, self.calls.routing), *effects]
 
     def _on_answer(self, answer: Answer, now_ns: int) -> list[SessionEffect]:
         call, effects = self.calls.on_answer(answer, now_ns)
+        if self.calls.rolled_back_to:
+            return self._stop(call)
         if call is None:
             return [*effects]
         if self._takeover is not None and self._takeover[1].owns(call):
@@ -212,9 +290,9 @@ class Session:
             if call.number == self._ticking:
                 self._ticking = None
             if failure is not None:
-                return [*effects, *self._break(self._error(failure), call)]
+                return [*effects, *self._break(refusal(failure, self.worker, self.job), call)]
             return [*effects, Resolved(call.context, call.clock), *self._pump(now_ns)]
-        error = None if failure is None else self._error(failure)
+        error = None if failure is None else refusal(failure, self.worker, self.job)
         return [*effects, Resolved(call.context, call.answers, error), *self._pump(now_ns)]
 
     def _look_at_takeover(self, effects: list[Effect]) -> list[SessionEffect]:
@@ -226,7 +304,7 @@ class Session:
         if running.failure is not None:
             return [
                 *effects,
-                *self._break(self._error(running.failure)),
+                *self._break(refusal(running.failure, self.worker, self.job)),
                 Resolved(op, error=self.broken),
             ]
         settled = running.result
@@ -235,14 +313,50 @@ class Session:
         self.cursor = settled.cursor
         return [*effects, Resolved(op, settled)]
 
+    # -- rollback
+
+    @property
+    def _is_over(self) -> bool:
+        """Was the cluster rolled back, so that nothing is sent before `resume`?"""
+        return self._aftermath is not None or isinstance(self.broken, RolledBack)
+
+    def _refused(self, op: int) -> list[SessionEffect]:
+        if self._aftermath is None:
+            return [Resolved(op, error=self.broken)]
+        self._aftermath.ops.append(op)  # it is told with the others
+        return []
+
+    def _stop(self, call: Call | None = None) -> list[SessionEffect]:
+        """The cluster was rolled back: nothing more is delivered; see what it is now."""
+        ops = self._end_all(call)
+        self._aftermath = Aftermath(
+            self.worker,
+            self._keys,
+            self.calls.routing,
+            self.calls.rolled_back_to,
+            self.calls.last_number,
+        )
+        self._aftermath.ops = ops
+        return [*self._aftermath.start()]
+
+    def _look_at_aftermath(
+        self, aftermath: Aftermath, event: Event, now_ns: int
+    ) -> list[SessionEffect]:
+        effects = aftermath.handle(event, now_ns)
+        if aftermath.error is None:
+            return [*effects]
+        self._aftermath, self.broken = None, aftermath.error
+        self.calls.last_number = aftermath.last_number
+        return [*effects, *[Resolved(op, error=self.broken) for op in aftermath.ops]]
+
     # -- writes
 
     def _call(self, op: int, kind: Kind, shards: tuple[int, ...]) -> Call:
         return Call(self.calls.next_number(), kind, shards, context=op)
 
     def _write(self, call: Call, pieces: dict[int, Piece], now_ns: int) -> list[SessionEffect]:
-        if self.broken is not None:
-            return [Resolved(call.context, error=self.broken)]
+        if self._aftermath is not None or self.broken is not None:
+            return self._refused(call.context)
         if not pieces:
             return [Resolved(call.context, self.clock)]
         self._n += 1
@@ -280,7 +394,15 @@ class Session:
     def _break(self, error: ResilientPsError, call: Call | None = None) -> list[SessionEffect]:
         """No further operation can succeed: end all that are open."""
         self.broken = error
-        ops = [] if call is None else [call.context]
+        return [Resolved(op, error=error) for op in self._end_all(call)]
+
+    def _end_all(self, call: Call | None) -> list[int]:
+        """Deliver nothing any more: the operations that wait, with that of this `call`."""
+        ops = [] if call is None or call.context is None else [call.context]
+        if self._aftermath is not None:
+            ops += self._aftermath.ops
+            self.calls.last_number = self._aftermath.last_number
+            self._aftermath = None
         if self._takeover is not None:
             ops.append(self._takeover[0])
             self._takeover = None
@@ -292,35 +414,9 @@ class Session:
         self._queue.clear()
         self._pushes.clear()
         self._ticking = None
-        return [Resolved(op, error=error) for op in ops]
+        return ops
 
     # -- errors
-
-    def _error(self, answer: PartAnswer) -> ResilientPsError:
-        """A shard's refusal, as the error to raise."""
-        text = answer.text.decode(errors="replace")
-        where = f"shard {answer.shard}"
-        me = (
-            f"rank {self.worker.rank}"
-            if self.job is None
-            else (f"rank {self.worker.rank} of job {self.job.name!r}")
-        )
-        match answer.status:
-            case Status.FENCED:
-                return Fenced(
-                    f"{me} was taken over by another process (incarnation {answer.value}, this one "
-                    f"is {self.worker.incarnation}): end this process"
-                )
-            case Status.DEADLINE:
-                return DeadlineExceeded(f"the pull waited until its deadline on {where}: {text}")
-            case Status.NOT_REPEATABLE:
-                return NotRepeatable(f"{where}: {text}")
-            case Status.UNKNOWN:
-                return NotFound(text)
-            case Status.LEFT:
-                return Reopen(f"{where}: {text}")
-            case _:
-                return FixTheCall(f"{where}: {text}")
 
     def _why_late(self, call: Call) -> str:
         if call not in self._queue:

@@ -1,7 +1,7 @@
 """A shard as it is asked: a fixed part of the key space, its state, and the pulls that wait for it.
 
 `ShardState` says what commands do. Pulls change nothing: they are answered at once, or wait until
-the job's clocks let them.
+the job's clocks let them. Where a rank stands is told at once.
 
 Invariant: no pull is answered before its gate (`Consistency.gate`): asserted at every answer.
 """
@@ -15,8 +15,11 @@ from resilient_ps.errors import BadInput, Bug
 from resilient_ps.guards import ALL_GUARDS, Guards
 from resilient_ps.ids import READER, WorkerId
 from resilient_ps.job import Job
+from resilient_ps.ledger import ACCEPT
 from resilient_ps.messages import Keys, Kind, Part, PartAnswer, Request, Status, Values
-from resilient_ps.shard_state import CURSOR_BYTES_MAX, Change, ShardState
+from resilient_ps.shard_answers import Change
+from resilient_ps.shard_state import CURSOR_BYTES_MAX, ShardState
+from resilient_ps.table_part import TablePart
 from resilient_ps.waiting import Origin, WaitingPull, WaitingPulls
 
 __all__ = ["CURSOR_BYTES_MAX", "Change", "Reply", "Shard", "moves_clocks"]
@@ -71,6 +74,16 @@ class Shard(ShardState):
         )
         return []
 
+    def stand(self, worker: WorkerId) -> PartAnswer:
+        """The last tick of a rank and its cursor, as FENCE answers them; nothing changes."""
+        job = self.jobs.get(worker.job)
+        if job is None:
+            return self._no_job(worker.job)
+        record = job.ledger.ranks.get(worker.rank)
+        if record is None or not record.live:
+            return self._refuse(job.ledger.check_worker(worker))
+        return self._last_tick(record)
+
     def release(self, now_ns: int) -> list[Reply]:
         """Answer the waiting pulls whose gate or deadline has been reached."""
         replies: list[Reply] = []
@@ -106,6 +119,16 @@ class Shard(ShardState):
             return Reply(origin, self._no(Status.REFUSED, str(error)))
         answer = PartAnswer(self.number, Status.OK, self.position, 0, len(keys), values.size)
         return Reply(origin, answer, values)
+
+    def readable(self, worker: WorkerId, clock: int, number: int) -> TablePart | None:
+        """The table, if a pull of this worker at its `clock` may be answered right now."""
+        table = self.tables.get(number)
+        if table is None or worker == READER:
+            return table
+        job = self.jobs.get(worker.job)
+        if job is None or job.ledger.check_worker(worker) is not ACCEPT:
+            return None
+        return table if self._may_read(job, clock) else None
 
     def _may_read(self, job: Job, clock: int) -> bool:
         """Has the job come so far that a pull at `clock` may be answered?"""

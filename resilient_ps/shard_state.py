@@ -18,19 +18,20 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
 import xxhash
 
 from resilient_ps.barrier import BARRIER_BYTES_MAX, Barrier, Update
 from resilient_ps.consistency import JobSpec
+from resilient_ps.cutting import Cutting
 from resilient_ps.errors import BadInput, Bug
 from resilient_ps.guards import ALL_GUARDS, Guards
-from resilient_ps.ids import NO_EPOCH, NOWHERE, Epoch, Position, PushId
+from resilient_ps.ids import Epoch, Position, PushId
 from resilient_ps.job import Job
-from resilient_ps.ledger import JobLedger, RankRecord, Verdict
+from resilient_ps.ledger import JobLedger, RankRecord
 from resilient_ps.messages import NO_KEYS, NO_VALUES, Command, Entry, Kind, PartAnswer, Status
+from resilient_ps.shard_answers import Change
 from resilient_ps.small_state import digest_of
 from resilient_ps.table_part import TablePart
 from resilient_ps.tables.spec import spec_from_json
@@ -39,14 +40,10 @@ TABLES_MAX = 10_000
 JOBS_MAX = 1_000
 RANK_RECORDS_MAX = 1 << 20  # of one job on all shards together: one server may hold them all
 CURSOR_BYTES_MAX = 4_096
-TEXT_BYTES_MAX = 1_024
 _new = tuple.__new__  # several times faster than a named tuple's own constructor
 
-Change: TypeAlias = Callable[[], PartAnswer]
-"""What an admissible command does: to be run once, before anything else changes the shard."""
 
-
-class ShardState:
+class ShardState(Cutting):
     """One replica's state of a shard. `position` is carried by every answer."""
 
     def __init__(
@@ -57,14 +54,8 @@ class ShardState:
         *,
         barrier_bytes_max: int = BARRIER_BYTES_MAX,
     ) -> None:
-        self.number = number
-        self.epoch = NO_EPOCH
-        self.lsn = 0
-        self.position = NOWHERE
-        self.tables: dict[int, TablePart] = {}
-        self.jobs: dict[int, Job] = {}
+        super().__init__(number, guards)
         self._shards = shards
-        self.guards = guards
         self._barrier_bytes_max = barrier_bytes_max
         self._handlers: dict[Kind, Callable[[Command], PartAnswer | Change]] = {
             Kind.OPEN_TABLE: self._on_open_table,
@@ -79,6 +70,8 @@ class ShardState:
             Kind.JOIN: self._on_join,
             Kind.LEAVE: self._on_leave,
             Kind.EPOCH: self._on_epoch,
+            Kind.CUT: self._on_cut,
+            Kind.ABORT: self._on_abort,
         }
 
     # -- entries
@@ -95,7 +88,7 @@ class ShardState:
 
     def apply(self, entry: Entry) -> PartAnswer:
         """Let the next entry of the log take effect; gives the answer for whoever asked for it."""
-        self._come_to(entry.at.lsn)
+        self.come_to(entry.at.lsn)
         prepared = self.prepare(entry.command)
         return prepared if isinstance(prepared, PartAnswer) else prepared()
 
@@ -108,10 +101,11 @@ class ShardState:
 
     def commit(self, change: Change, at: Position) -> PartAnswer:
         """`apply` of a command that was prepared after the entry before it was applied."""
-        self._come_to(at.lsn)
+        self.come_to(at.lsn)
         return change()
 
-    def _come_to(self, lsn: int) -> None:
+    def come_to(self, lsn: int) -> None:
+        """The next entry takes effect."""
         if lsn != self.lsn + 1 and self.guards.log_matching:
             raise Bug(f"shard {self.number} is to apply entry {lsn} after {self.lsn}")
         self.lsn = lsn
@@ -137,7 +131,9 @@ class ShardState:
             return self._no(Status.REFUSED, str(error))
 
         def open_table() -> PartAnswer:
-            self.tables[number] = TablePart(spec, text, self.number, self._shards)
+            part = self.tables[number] = TablePart(spec, text, self.number, self._shards)
+            if self.image is not None:
+                self.image.on_open_table(number, part)
             return self._ok()
 
         return open_table
@@ -147,6 +143,8 @@ class ShardState:
             return self._ok()
 
         def drop_table() -> PartAnswer:
+            if self.image is not None:
+                self.image.on_drop_table(command.table)
             del self.tables[command.table]
             for job in self.jobs.values():
                 job.barrier.forget_table(command.table)
@@ -181,7 +179,9 @@ class ShardState:
 
         def open_job() -> PartAnswer:
             barrier = Barrier(bytes_max=self._barrier_bytes_max)
-            self.jobs[spec.job] = Job(text, JobLedger(spec, self.guards), barrier)
+            job = self.jobs[spec.job] = Job(text, JobLedger(spec, self.guards), barrier)
+            if self.image is not None:
+                self.image.on_open_job(spec.job, job)
             return self._ok()
 
         return open_job
@@ -193,6 +193,7 @@ class ShardState:
 
         def close_job() -> PartAnswer:
             del self.jobs[number]
+            self._forget_job(number)
             for table in self.tables.values():
                 if table.writer == number:
                     table.writer = 0
@@ -251,7 +252,13 @@ class ShardState:
             return self._ok(record.ticked + 1 if record else 0)
         if not ledger.room_for(rank):
             return self._no(Status.REFUSED, "the job has as many ranks as are possible")
-        return lambda: self._ok(ledger.record_join(command.n, rank))
+
+        def join() -> PartAnswer:
+            first = ledger.record_join(command.n, rank, self.cuts.start_above(job.spec.job))
+            self._close_clocks(job)  # where nobody else is live
+            return self._ok(first)
+
+        return join
 
     def _on_leave(self, command: Command) -> PartAnswer | Change:
         job, worker = self.jobs.get(command.worker.job), command.worker
@@ -265,7 +272,8 @@ class ShardState:
 
         def leave() -> PartAnswer:
             job.ledger.record_leave(command.n, worker.rank)
-            job.close_clocks(self.tables)
+            self._close_clocks(job)
+            self._look_at(job, worker.rank)
             return self._ok()
 
         return leave
@@ -303,11 +311,12 @@ class ShardState:
             if verdict.repeat:
                 job.ledger.record_replay(worker.rank, push, digest)
                 return self._ok(push.n)
-            table.writer = worker.job
+            late = push.clock > self.cuts.clock_of(worker.job)
+            table.note_writer(worker.job, late=late)
             if job.ledger.buffers and self.guards.barrier:
                 job.barrier.hold(worker.rank, push.clock, update)
             else:
-                table.apply(update)
+                table.apply(update, late=late)
             job.ledger.record_push(worker.rank, push, digest)
             return self._ok(push.n)
 
@@ -327,6 +336,9 @@ class ShardState:
                 f"done, or end it with `resilient-ps job rm {other}`"
             )
             return self._no(Status.REFUSED, text)
+        if self.cuts.holds_back(job.spec.job, clock):
+            text = f"pushes wait for cut {self.cuts.number}: {self.cuts.waits_for(self.jobs)}"
+            return self._no(Status.BUSY, text)
         if not job.barrier.has_room(clock, update):
             return self._no(Status.BUSY, job.waits_for(job.barrier.applied + 1))
         return None
@@ -347,30 +359,15 @@ class ShardState:
 
         def tick() -> PartAnswer:
             job.ledger.record_tick(worker.rank, push.clock, cursor)
-            job.close_clocks(self.tables)
+            self._close_clocks(job)
+            self._look_at(job, worker.rank)
             return self._ok(push.clock)
 
         return tick
 
-    # -- answers
+    def _close_clocks(self, job: Job) -> None:
+        job.close_clocks(self.tables, self.cuts.clock_of(job.spec.job))
 
     def digest(self) -> str:
-        """Equal for equal logs, and for nothing else: tables, ledgers, held pushes, lsn."""
-        return digest_of(self.lsn, self.tables, self.jobs)
-
-    def _ok(self, value: int = 0, text: bytes = b"") -> PartAnswer:
-        return _new(PartAnswer, (self.number, Status.OK, self.position, value, 0, 0, text))
-
-    def _no(self, status: Status, text: str) -> PartAnswer:
-        return PartAnswer(self.number, status, self.position, text=text.encode()[:TEXT_BYTES_MAX])
-
-    def _refuse(self, verdict: Verdict) -> PartAnswer:
-        return self._no(verdict.status, verdict.text)._replace(value=verdict.value)
-
-    def _no_job(self, number: int) -> PartAnswer:
-        text = f"shard {self.number} knows no job {number}: it was removed, or is new"
-        return self._no(Status.UNKNOWN, text)
-
-    def _no_table(self, number: int) -> PartAnswer:
-        text = f"shard {self.number} knows no table {number}: it was dropped, or is new"
-        return self._no(Status.UNKNOWN, text)
+        """Equal for equal logs, and for nothing else: tables, ledgers, held pushes, lsn, cut."""
+        return digest_of(self.lsn, self.tables, self.jobs, self.cuts)

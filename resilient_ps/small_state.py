@@ -6,8 +6,9 @@ what a digest looks at. Items are lists, their first element says what they are:
     ["table", number, specification, learning rate, writer, rows]
     ["job", number, specification, number of the last intent, last clock applied]
     ["rank", job, rank, *fields of the `RankRecord`]   (the cursor in base64)
+    ["cut", number, cut or "", jobs that it waits for]   (once there has been any)
 
-Jobs follow tables, and ranks their job; each in the order of numbers.
+Jobs follow tables, and ranks their job; each in the order of numbers. The cut is the last.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, TypeAlias
 
 import xxhash
 
+from resilient_ps.cuts import Cuts
 from resilient_ps.errors import BadInput
 from resilient_ps.job import Job
 from resilient_ps.ledger import RankRecord
@@ -32,7 +34,9 @@ _FIELDS = [field.name for field in dataclasses.fields(RankRecord)]
 _DEFAULTS = [getattr(RankRecord(), name) for name in _FIELDS]
 
 
-def items_of(tables: Mapping[int, TablePart], jobs: Mapping[int, Job]) -> Iterator[Item]:
+def items_of(
+    tables: Mapping[int, TablePart], jobs: Mapping[int, Job], cuts: Cuts
+) -> Iterator[Item]:
     """All items of a shard."""
     for number, table in sorted(tables.items()):
         yield ["table", number, table.text, table.lr, table.writer, table.rows]
@@ -40,6 +44,9 @@ def items_of(tables: Mapping[int, TablePart], jobs: Mapping[int, Job]) -> Iterat
         yield ["job", number, job.text, job.ledger.intent, job.barrier.applied]
         for rank, record in sorted(job.ledger.ranks.items()):
             yield ["rank", number, rank, *_fields_of(record)]
+    if cuts.number:
+        text = "" if cuts.cut is None else cuts.cut.to_json()
+        yield ["cut", cuts.number, text, sorted(cuts.awaited)]
 
 
 def _fields_of(record: RankRecord) -> Iterator[Any]:
@@ -81,10 +88,12 @@ def whole(value: object, most: int = WHOLE_MAX) -> int:
     return value
 
 
-def digest_of(lsn: int, tables: Mapping[int, TablePart], jobs: Mapping[int, Job]) -> str:
+def digest_of(
+    lsn: int, tables: Mapping[int, TablePart], jobs: Mapping[int, Job], cuts: Cuts
+) -> str:
     """XXH3-128 of all that a shard's log determines: equal logs give equal digests."""
     hashed = xxhash.xxh3_128(b"%d" % lsn)
-    hashed.update(json.dumps(list(items_of(tables, jobs))).encode())
+    hashed.update(json.dumps(list(items_of(tables, jobs, cuts))).encode())
     for number, table in sorted(tables.items()):
         hashed.update(f"\ncontent {number} {table.digest()}".encode())
     for number, job in sorted(jobs.items()):

@@ -8,7 +8,7 @@ one while the next is being sent, and no frame is large.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from resilient_ps.tables.partition import group_pull, group_push, ungroup
 from resilient_ps.tables.spec import DenseSpec, SparseSpec
 
 CHUNK_BYTES = 4 << 20
+
 KEY_BYTES = 8
 _NOWHERE = memoryview(b"")
 _new = tuple.__new__  # several times faster than a named tuple's own constructor
@@ -45,8 +46,8 @@ class SparsePull:
     _places: NDArray[np.uint32]
     _rows: NDArray[Any]
 
-    def finish(self, out: NDArray[Any]) -> None:
-        """`out` (n, dim): row i for the i-th key."""
+    def finish(self, out: NDArray[Any], number: int = 0) -> None:
+        """`out` (n, dim): row i for the i-th key. Which pull of several it is does not matter."""
         ungroup(self._rows, self._places, out)
 
 
@@ -88,36 +89,39 @@ def split_sparse_pull(routing: Routing, keys: Keys, spec: SparseSpec) -> SparseP
 def split_dense(
     routing: Routing, layout: DenseLayout, flat: Values, *, pull: bool
 ) -> Iterator[Split]:
-    """Requests for the whole of a dense table: to receive into `flat`, or to push it.
-
-    Shards with few, large blocks take turns, so that none of the requests is much larger.
-    """
-    chunks = max(1, -(-flat.nbytes // CHUNK_BYTES))
-    view = flat.data.cast("B") if pull else _NOWHERE
-    held = [(shard, layout.blocks_of(shard)) for shard in routing.order]
-    held = [(shard, blocks) for shard, blocks in held if len(blocks)]
-    for chunk in range(chunks):
-        keys: list[Keys] = []
+    """Requests for the whole of a dense table: to receive into `flat`, or to push it."""
+    view, itemsize = flat.data.cast("B") if pull else _NOWHERE, flat.itemsize
+    for chunk in _dense_chunks(routing.order, layout):
         pieces: dict[int, Piece] = {}
-        first = nbytes = 0
-        for place, (shard, all_blocks) in enumerate(held):
-            turn, count = place * chunks // len(held), len(all_blocks)
-            begin, end = (count * chunk + turn) // chunks, (count * (chunk + 1) + turn) // chunks
-            blocks = all_blocks[begin:end]
-            if not len(blocks):
-                continue
+        first = elements = 0
+        for shard, blocks in chunk:
             start = layout.element_slice(int(blocks[0])).start
             stop = layout.element_slice(int(blocks[-1])).stop
             if pull:
-                where = start * flat.itemsize, stop * flat.itemsize
-                pieces[shard] = Piece(first, len(blocks), (), 0, *where)
+                pieces[shard] = Piece(first, len(blocks), (), 0, start * itemsize, stop * itemsize)
             else:
                 pieces[shard] = Piece(first, len(blocks), (flat[start:stop],), stop - start)
-            keys.append(blocks)
             first += len(blocks)
-            nbytes += (stop - start) * flat.itemsize
-        if pieces:
-            yield Split(np.concatenate(keys), pieces, nbytes, view)
+            elements += stop - start
+        keys = np.concatenate([blocks for _, blocks in chunk])
+        yield Split(keys, pieces, elements * itemsize, view)
+
+
+def _dense_chunks(order: Sequence[int], layout: DenseLayout) -> Iterator[list[tuple[int, Keys]]]:
+    """The blocks of about `CHUNK_BYTES` each time, by shard: of as few shards as possible."""
+    block_bytes = layout.elements_per_block * np.dtype(layout.spec.dtype).itemsize
+    most = room = max(1, CHUNK_BYTES // block_bytes)
+    chunk: list[tuple[int, Keys]] = []
+    for shard in order:
+        blocks = layout.blocks_of(shard)
+        while len(blocks):
+            chunk.append((shard, blocks[:room]))
+            blocks, room = blocks[room:], room - len(chunk[-1][1])
+            if not room:
+                yield chunk
+                chunk, room = [], most
+    if chunk:
+        yield chunk
 
 
 def check_keys(spec: SparseSpec, keys: Any) -> Keys:

@@ -6,15 +6,23 @@ one flat array.
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import numpy as np
 
 from resilient_ps.barrier import Update
 from resilient_ps.errors import BadInput
 from resilient_ps.messages import NO_KEYS, Keys, Values
+from resilient_ps.tables.allowance import Allowance
 from resilient_ps.tables.dense import DenseLayout, DenseShard
-from resilient_ps.tables.sparse import SparseShard
+from resilient_ps.tables.dense_overlay import DenseOverlay
+from resilient_ps.tables.sparse import Mark, SparseShard
+from resilient_ps.tables.sparse_overlay import SparseOverlay
 from resilient_ps.tables.spec import DenseSpec, TableSpec
+from resilient_ps.tables.survey import Survey
 
+Overlay: TypeAlias = SparseOverlay | DenseOverlay
+MARKS_MAX = 4
 PULL_BYTES_MAX = 64 << 20  # what one shard puts into one answer
 
 
@@ -23,10 +31,11 @@ class TablePart:
 
     `writer` is the job that pushes to the table (0: none yet); one job writes at a time. `loading`:
     a copy of it is being taken in, and the first `loaded` rows or elements of it have come.
+    `overlay`: the view of it for an image, while one is taken here.
     """
 
-    __slots__ = ("__weakref__", "_dtype", "_held", "_keys_max", "loaded", "loading", "spec", "text",
-                 "writer")  # fmt: skip
+    __slots__ = ("__weakref__", "_dtype", "_held", "_keys_max", "_marks", "loaded", "loading",
+                 "overlay", "spec", "text", "width", "writer")  # fmt: skip
 
     def __init__(self, spec: TableSpec, text: str, shard: int, shards: int) -> None:
         self.spec = spec
@@ -34,14 +43,17 @@ class TablePart:
         self.writer = 0
         self.loading = False
         self.loaded = 0
+        self.overlay: Overlay | None = None
+        self._marks: dict[int, Mark] = {}
         self._held: DenseShard | SparseShard
         if isinstance(spec, DenseSpec):
             layout = DenseLayout(spec, shards)
             self._held = DenseShard(spec, layout, shard)
             per_key = layout.elements_per_block
+            self.width = 0  # values per key; 0: they differ
         else:
             self._held = SparseShard(spec)
-            per_key = spec.dim
+            per_key = self.width = spec.dim
         self._dtype = np.dtype(spec.dtype)
         self._keys_max = max(1, PULL_BYTES_MAX // (per_key * self._dtype.itemsize))
 
@@ -77,41 +89,130 @@ class TablePart:
                 f"not {update.values.size}"
             )
 
-    def apply(self, update: Update) -> None:
-        """One step of the optimiser with these gradients, or a change of its learning rate."""
-        if update.rate is not None:
-            self._held.set_lr(update.rate)
-        elif len(update.keys):
-            self._push(update.keys, update.values)
+    def apply(self, update: Update, *, late: bool = False) -> None:
+        """One step of the optimiser with these gradients, or a change of its learning rate.
 
-    def apply_clock(self, updates: list[Update], *, divide_by: int) -> None:
+        What is `late` does not belong in the image that is being taken.
+        """
+        if update.rate is not None:
+            self._tune(update.rate, late=late)
+        elif len(update.keys):
+            self._push(update.keys, update.values, late=late)
+
+    def apply_clock(self, updates: list[Update], *, divide_by: int, late: bool = False) -> None:
         """A whole clock at once: one step for the sum of its gradients, added in list order.
 
         Gradients are divided by `divide_by` before they are added. A change of the learning rate
-        holds from the next clock on.
+        holds from the next clock on. `late`: see `apply`.
         """
         pushes = [update for update in updates if update.rate is None and len(update.keys)]
         if pushes:
             factor = self._dtype.type(1 / divide_by)
             scaled = [p.values * factor if divide_by > 1 else p.values for p in pushes]
             if isinstance(self._held, SparseShard):  # sums repeats in the order of positions
-                self._push(np.concatenate([p.keys for p in pushes]), np.concatenate(scaled))
+                keys, values = np.concatenate([p.keys for p in pushes]), np.concatenate(scaled)
             else:
-                self._push(*self._held.add_up([p.keys for p in pushes], scaled))
+                keys, values = self._held.add_up([p.keys for p in pushes], scaled)
+            self._push(keys, values, late=late)
         for update in updates:
             if update.rate is not None:
-                self._held.set_lr(update.rate)
+                self._tune(update.rate, late=late)
 
-    def _push(self, keys: Keys, values: Values) -> None:
+    def note_writer(self, job: int, *, late: bool) -> None:
+        """This job has made a push, which may not be applied yet."""
+        self.writer = job
+        if self.overlay is not None and not late:
+            self.overlay.writer = job
+
+    def _push(self, keys: Keys, values: Values, *, late: bool) -> None:
         if isinstance(self._held, SparseShard):
             values = values.reshape(len(keys), self._held.spec.dim)
-        self._held.push(keys, values)
+        if self.overlay is None:
+            self._held.push(keys, values)
+        else:
+            self.overlay.push(keys, values, late=late)
+
+    def _tune(self, lr: float, *, late: bool) -> None:
+        if self.overlay is None:
+            self._held.set_lr(lr)
+        else:
+            self.overlay.set_lr(lr, late=late)
+
+    # -- the quick way: see `quick_requests`
+
+    def is_pullable(self, count: int) -> bool:
+        """May so many keys be pulled at once?"""
+        return count <= self._keys_max
+
+    def is_pushable(self, keys: Keys, values: Values, elements: int) -> bool:
+        """Can these keys be pushed with so many of the values, and does no image look on?"""
+        if self.overlay is not None or values.dtype != self._dtype:
+            return False
+        return elements == (len(keys) * self.width or self.elements_or_none(keys))
+
+    def elements_or_none(self, keys: Keys) -> int:
+        """As `elements`, but 0 instead of `BadInput`."""
+        try:
+            return self.elements(keys)
+        except BadInput:
+            return 0
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its values."""
+        return self._dtype
+
+    @property
+    def rows_held(self) -> SparseShard:
+        """The rows of a sparse table."""
+        assert isinstance(self._held, SparseShard)
+        return self._held
 
     def elements(self, keys: Keys) -> int:
         """How many values these keys stand for. Raises `BadInput` for blocks of elsewhere."""
         if isinstance(self._held, SparseShard):
             return len(keys) * self._held.spec.dim
         return self._held.elements_of(keys)
+
+    # -- images
+
+    def make_overlay(self, allowance: Allowance) -> Overlay:
+        """A view of what is held now, which becomes `overlay` to stay so."""
+        held = self._held
+        made: Overlay
+        if isinstance(held, SparseShard):
+            made = SparseOverlay(held, allowance)
+        else:
+            made = DenseOverlay(held, allowance)
+        made.writer = self.writer
+        return made
+
+    def note_mark(self, cut: int) -> None:
+        """Remember the moment at which this cut was begun: see `survey`."""
+        if isinstance(self._held, SparseShard):
+            self._marks[cut] = self._held.mark()
+            for number in sorted(self._marks)[:-MARKS_MAX]:
+                del self._marks[number]
+
+    def survey(self, cut: int, rows: int) -> Survey | None:
+        """Which of the first `rows` rows were touched since this cut; None if it is not known."""
+        mark = self._marks.get(cut)
+        if mark is None or not isinstance(self._held, SparseShard):
+            return None
+        return Survey(self._held, mark, rows)
+
+    @property
+    def first_element(self) -> int:
+        """Where in the whole flattened array a dense table's part begins; 0 for sparse tables."""
+        held = self._held
+        if isinstance(held, SparseShard):
+            return 0
+        return int(held.layout.shard_slice(held.shard).start)
+
+    @property
+    def columns(self) -> int:
+        """Values and state of a row, or of an element at most."""
+        return self._held.columns
 
     # -- copies of the state
 
@@ -151,6 +252,27 @@ class TablePart:
         else:
             held.load(at, end, content)
         self.loaded = end
+
+    def reserve(self, rows: int) -> None:
+        """Make room for so many rows at once: else it grows with them."""
+        if isinstance(self._held, SparseShard):
+            self._held.reserve(rows)
+
+    def put_rows(self, keys: Keys, content: Values) -> None:
+        """Make the rows of these keys (no repeats) what `content` says of values and state.
+
+        Raises `BadInput`; nothing has changed then.
+        """
+        assert isinstance(self._held, SparseShard)
+        self._held.load(keys, content.reshape(len(keys), self._held.columns))
+
+    def put_elements(self, at: int, end: int, content: Values) -> None:
+        """Make what is here of the elements `at` to `end - 1` of the whole array what they were.
+
+        `content`: as `capture` gives it. Raises `BadInput`.
+        """
+        assert isinstance(self._held, DenseShard)
+        self._held.load_from_whole(at, end, content)
 
     @property
     def rows(self) -> int:

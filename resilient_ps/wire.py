@@ -28,7 +28,17 @@ from resilient_ps.frames import (
     foreign,
 )
 from resilient_ps.frames import encode as encode_any
-from resilient_ps.messages import NO_KEYS, Answer, Keys, Message, PartAnswer, Request, Values
+from resilient_ps.messages import (
+    NO_KEYS,
+    Answer,
+    Append,
+    Appended,
+    Keys,
+    Message,
+    PartAnswer,
+    Request,
+    Values,
+)
 
 __all__ = [
     "GREETING",
@@ -41,6 +51,7 @@ __all__ = [
     "FrameReader",
     "Head",
     "Place",
+    "TakeWhole",
     "WireError",
     "decode",
     "decode_head",
@@ -57,6 +68,10 @@ Place = Callable[[int, "tuple[PartAnswer, ...]"], "list[memoryview] | None"]
 to receive the values in, of exactly their size together, or None for an array of their own."""
 
 
+TakeWhole = Callable[[memoryview, int, int, int, int], bool]
+"""`take(scratch, lo, hi, meta limit, payload limit)`: is `scratch[lo:hi]` the message that was
+hoped for? Then it has been taken in."""
+
 _Ready: TypeAlias = "Message | tuple[Head, bytes, Keys, Values | None] | None"
 
 
@@ -72,6 +87,10 @@ def encode(message: Message) -> list[Any]:
         buffers = quick_frames.encode_request(message)
     elif isinstance(message, Answer):
         buffers = quick_frames.encode_answer(message)
+    elif isinstance(message, Append):
+        buffers = quick_frames.encode_append(message)
+    elif isinstance(message, Appended):
+        buffers = quick_frames.encode_appended(message)
     return encode_any(message) if buffers is None else buffers
 
 
@@ -124,6 +143,10 @@ class FrameReader:
         use, and the connection is to be closed.
         """
         if self._targets:
+            target = self._targets[-1]
+            if count < target.nbytes:
+                self._targets[-1] = target[count:]
+                return []
             self._advance(count)
         else:
             self._hi += count
@@ -132,13 +155,27 @@ class FrameReader:
         messages, self._done = self._done, []  # whose arrays are to be free for the next frame
         return messages
 
+    def received_whole(self, count: int, take: TakeWhole) -> bool:
+        """As `received`, if `take` takes all there is for one whole message: the caller's then.
+
+        False: nothing has happened.
+        """
+        if self._targets:
+            return False
+        limits, stop = self._limits, self._hi + count
+        if not take(self._scratch, self._lo, stop, limits.meta_bytes, limits.payload_bytes):
+            return False
+        self._lo = self._hi = 0
+        self._window = self._scratch
+        return True
+
     def _take(self) -> bool:
         """Take the next frame out of the scratch; False if it does not hold all of it.
 
         If it holds at least head and meta, the arrays' own memory is what is received into next.
         """
-        if self._quick and self._take_quickly():
-            return True
+        if self._quick and (done := self._take_quickly()) is not None:
+            return done
         have = self._hi - self._lo
         if have < HEAD_BYTES:
             self._check_magic(have)
@@ -154,8 +191,7 @@ class FrameReader:
             self._window = self._scratch
             self._finish(decode(head, meta, NO_KEYS, None))
             return True
-        is_large = head.payload_bytes >= SCRATCH_BYTES
-        self._window = self._scratch[:PEEK_BYTES] if is_large else self._scratch
+        self._window = self._window_before(head.payload_bytes)
         if arrays_at + head.payload_bytes <= self._hi and head.kind != ANSWER_KIND:
             self._finish(decode(head, meta, *self._copy_arrays(head)))
             return True
@@ -163,23 +199,30 @@ class FrameReader:
         self._drain()
         return not self._targets
 
-    def _take_quickly(self) -> bool:
-        """The same for a whole small frame of a common kind; False leaves it to `_take`."""
+    def _take_quickly(self) -> bool | None:
+        """The same for frames of a common kind; None leaves it to `_take`."""
         limits = self._limits
-        taken = quick_frames.take(
-            self._scratch,
-            self._lo,
-            self._hi,
-            limits.meta_bytes,
-            limits.payload_bytes,
-            self._place,
-        )
+        where = self._scratch, self._lo, self._hi, limits.meta_bytes, limits.payload_bytes
+        taken = quick_frames.take(*where, self._place)
         if taken is None:
-            return False
-        message, self._lo = taken
-        self._window = self._scratch
-        self._finish(message)
-        return True
+            taken = quick_frames.take_log(*where)
+        if taken is not None:
+            message, self._lo = taken
+            self._window = self._scratch
+            self._finish(message)
+            return True
+        begun = quick_frames.begin(*where)
+        if begun is None:
+            return None
+        message, self._lo, payload_bytes, arrays = begun
+        self._window = self._window_before(payload_bytes)
+        self._expect([array.data.cast("B") for array in arrays], message)
+        self._drain()
+        return not self._targets
+
+    def _window_before(self, payload_bytes: int) -> memoryview:
+        """What is received of the frame behind one with so large arrays."""
+        return self._scratch[:PEEK_BYTES] if payload_bytes >= SCRATCH_BYTES else self._scratch
 
     def _copy_arrays(self, head: Head) -> tuple[Keys, Values | None]:
         """Copy arrays that are in the scratch as a whole: the quick way of small frames."""

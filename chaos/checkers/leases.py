@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from resilient_ps.chaos.checkers.verdict import Verdict, judge
+from resilient_ps.chaos.checkers.writers import BY_ANYBODY
 from resilient_ps.messages import Status
 
 
@@ -43,7 +44,7 @@ def check_own_clock(answers: Iterable[Timed]) -> Verdict:
     violations: list[str] = []
     checked = 0
     for answer in answers:
-        if answer.status is Status.NOT_OWNER:
+        if answer.status in BY_ANYBODY:
             continue
         checked += 1
         if answer.local_ns > answer.deadline_ns:
@@ -60,7 +61,7 @@ def check_granted(answers: Iterable[Timed], *, tolerance_ns: int = 0) -> Verdict
     violations: list[str] = []
     checked = 0
     for answer in answers:
-        if answer.status is Status.NOT_OWNER:
+        if answer.status in BY_ANYBODY:
             continue
         checked += 1
         if not answer.granted_ns:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from resilient_ps.chaos.checkers.bounds import check_bounds
+from resilient_ps.chaos.checkers.incarnations import check_incarnations
 from resilient_ps.chaos.checkers.layout import check_layout
 from resilient_ps.chaos.checkers.leases import check_granted, check_own_clock
+from resilient_ps.chaos.checkers.published import check_published, check_swept
 from resilient_ps.chaos.checkers.replicas import ReplicaState, check_replicas
 from resilient_ps.chaos.checkers.usage import size_of, usage_of
 from resilient_ps.chaos.checkers.verdict import Verdict, judge
 from resilient_ps.chaos.checkers.writers import check_epochs, check_writers, elected_by
+from resilient_ps.chaos.sim.archive import Archive
 from resilient_ps.chaos.sim.cluster import SimCluster
 from resilient_ps.chaos.sim.outcome import Finding, RunRecord
 from resilient_ps.chaos.sim.process import PPM
@@ -31,6 +34,8 @@ def check_run(run: RunRecord) -> list[Finding]:
         Finding("no answer after the lease has ended in etcd", granted),
         Finding("no server gives up", _exits(cluster)),
     ]
+    if cluster.archive is not None:
+        findings += _of_checkpoints(cluster.archive, run)
     if run.healed:
         limits = size_of(cluster).limits()
         findings += [
@@ -39,6 +44,21 @@ def check_run(run: RunRecord) -> list[Finding]:
             Finding("what is held is bounded", check_bounds(usage_of(cluster), limits)),
         ]
     return findings
+
+
+def _of_checkpoints(archive: Archive, run: RunRecord) -> list[Finding]:
+    """What was published, deleted, and taken as incarnation; a calm run has made checkpoints."""
+    damaged, problems = run.cluster.world.bucket.damaged, {}
+    for record in archive.good():
+        stored = archive.stored.get(record.id)
+        if stored is not None and not stored.names & damaged:
+            problems[record.id] = archive.problem(record)
+    published = check_published(archive.published, problems)
+    return [
+        Finding("incarnations only grow", check_incarnations(archive.configured)),
+        Finding("nothing that is needed is deleted", check_swept(archive.sweeps)),
+        *([Finding("what is published is there", published)] if archive.published else []),
+    ]
 
 
 def replica_states(cluster: SimCluster) -> list[ReplicaState]:

@@ -14,6 +14,9 @@ from resilient_ps.coordinator.records import ShardRecord
 from resilient_ps.ids import Epoch
 from resilient_ps.messages import Status
 
+BY_ANYBODY = frozenset({Status.NOT_OWNER, Status.ROLLED_BACK})
+"""What servers answer that are not primary of the shard that they are asked for."""
+
 
 class Spoken(Protocol):
     """A server's answer for a shard: who sent it, and in which epoch it says to be primary."""
@@ -35,7 +38,7 @@ class Spoken(Protocol):
 def check_writers(answers: Iterable[Spoken], elected: Mapping[tuple[int, Epoch], int]) -> Verdict:
     """`answers` in the order of time; `elected`: by (shard, epoch), the process that etcd named.
 
-    Answers of `NOT_OWNER` are made by anybody. Every other one is a primary's: in one epoch they
+    Some answers are made by anybody. Every other one is a primary's: in one epoch they
     all come from one process, the one that was elected, and a process's own epochs and lsns only
     grow (answers of one moment leave in any order: they go to several clients).
     """
@@ -43,7 +46,7 @@ def check_writers(answers: Iterable[Spoken], elected: Mapping[tuple[int, Epoch],
     latest: dict[tuple[int, int], tuple[Epoch, int, int]] = {}
     violations: list[str] = []
     for answer in answers:
-        if answer.status is Status.NOT_OWNER:
+        if answer.status in BY_ANYBODY:
             continue
         shard, epoch, process = answer.shard, answer.epoch, answer.process_id
         writer = writers.setdefault((shard, epoch), process)

@@ -19,8 +19,8 @@ import numpy as np
 from resilient_ps.client.connection import Client, connect
 from resilient_ps.client.future import Future
 from resilient_ps.client.tables import SparseTable
-from resilient_ps.coordinator.runtime.spawn import spawn
 from resilient_ps.errors import Unavailable
+from resilient_ps.runtime.spawn import spawn
 from resilient_ps.tables.optimisers import Sum
 
 TABLE = "load"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from resilient_ps.coordinator.keys import ClusterKeys
-from resilient_ps.coordinator.kv import KeyValue, WatchBatch
+from resilient_ps.coordinator.kv import Event, KeyValue, WatchBatch
 from resilient_ps.coordinator.records import ShardRecord
 from resilient_ps.ids import Epoch
 from resilient_ps.messages import Answer, Status
@@ -41,19 +42,25 @@ class Answered(NamedTuple):
 class Audit:
     """`expired`: answers that were thrown away because their sender's lease was over.
 
-    `records`: every value that a shard's record had in etcd, and since when, in order.
+    `records`: every value that a shard's record had in etcd, and since when, in order. `on_event`
+    is called with every other change, as it happens.
     """
 
     answers: list[Answered] = field(default_factory=list)
     expired: int = 0
+    on_event: list[Callable[[int, Event], None]] = field(default_factory=list)
     _written: list[tuple[int, KeyValue]] = field(default_factory=list)
     _records: list[tuple[int, ShardRecord]] = field(default_factory=list)
 
     def note(self, world_ns: int, batch: WatchBatch, keys: ClusterKeys) -> None:
         """A change of etcd: keep what it wrote of shards."""
         for event in batch.events:
-            if event.kind == "put" and event.item.key.startswith(keys.shards):
-                self._written.append((world_ns, event.item))
+            if event.item.key.startswith(keys.shards):
+                if event.kind == "put":
+                    self._written.append((world_ns, event.item))
+            elif self.on_event:
+                for listener in self.on_event:
+                    listener(world_ns, event)
 
     @property
     def records(self) -> list[tuple[int, ShardRecord]]:

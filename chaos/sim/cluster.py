@@ -6,30 +6,23 @@ A restarted server is a new process with a new process id under the old name, as
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+from resilient_ps.chaos.sim.archive import Archive
+from resilient_ps.chaos.sim.entries import Entries
 from resilient_ps.chaos.sim.process import Process
 from resilient_ps.chaos.sim.worker import Operation, Program, Pull, SimWorker
 from resilient_ps.chaos.sim.world import World
-from resilient_ps.consistency import JobSpec, consistency_name
+from resilient_ps.checkpoints.settings import CheckpointSettings
+from resilient_ps.consistency import JobSpec
 from resilient_ps.coordinator.controller import ClusterWishes
-from resilient_ps.coordinator.keys import ClusterKeys
-from resilient_ps.coordinator.kv import Delete, KeyValue, Put, Read, Txn
-from resilient_ps.coordinator.records import (
-    DrainRecord,
-    IntentRecord,
-    JobRecord,
-    ServerRecord,
-    ShardRecord,
-    counter_bytes,
-    read_counter,
-)
+from resilient_ps.coordinator.kv import Delete, Txn
+from resilient_ps.coordinator.records import ServerRecord, ShardRecord
 from resilient_ps.guards import ALL_GUARDS, Guards
 from resilient_ps.machine import StopAsked
 from resilient_ps.messages import Kind
 from resilient_ps.node import Node, NodeSettings, build_node
-from resilient_ps.routing import Routing, routing_from
 from resilient_ps.shard import Shard
 from resilient_ps.split import TableHandle
 from resilient_ps.tables.spec import DenseSpec, SparseSpec
@@ -70,8 +63,11 @@ def _idle(worker: SimWorker) -> Generator[Operation, Any, None]:
     yield  # a program needs a yield to be a generator
 
 
-class SimCluster:
-    """Servers, tables, jobs and workers in one world."""
+class SimCluster(Entries):
+    """Servers, tables, jobs and workers in one world.
+
+    `store`: there is an object store, and this is what servers are told of checkpoints.
+    """
 
     def __init__(
         self,
@@ -86,17 +82,20 @@ class SimCluster:
         guards: Guards = ALL_GUARDS,
         wire: bool = False,
         come_up: bool = True,
+        store: CheckpointSettings | None = None,
+        list_lag_s: int = 0,
     ) -> None:
-        self.world = World(seed, wire=wire)
-        self.keys = ClusterKeys(self.world.cluster)
+        self.world = World(seed, wire=wire, list_lag_s=list_lag_s)
+        self.archive = None if store is None else Archive(self.world)
+        super().__init__(self.world)
         self.lease_ttl_s = lease_ttl_s
         self.servers: dict[str, SimServer] = {}
         self.lives: list[SimServer] = []
         self.workers: list[SimWorker] = []
         self._guards = guards
+        self._checkpoints = store
         self._wishes = ClusterWishes(servers, shards, replicas, min_in_sync, grace_s=grace_s)
         self._spawned = 0
-        self._intents = 0
         for index in range(servers):
             self.start_server(f"s{index + 1}")
         if come_up and not self.world.wait_for(self._placed, COME_UP_S):
@@ -117,9 +116,14 @@ class SimCluster:
             name, process_id, "127.0.0.1", port, "", "", 1.0, 0, "sim", number, "sim"
         )
         settings = NodeSettings(
-            self.world.cluster, record, self.lease_ttl_s, wishes or self._wishes, self._guards
+            self.world.cluster,
+            record,
+            self.lease_ttl_s,
+            wishes or self._wishes,
+            self._guards,
+            checkpoints=self._checkpoints,
         )
-        node = build_node(settings, self.world.draw_bits)
+        node = build_node(settings, self.world.draw_bits, wall_s=self.world.wall_s)
         process = Process(self.world, name, node, clock=self.world.draw_clock())
         process.process_id = process_id
         self.world.add(process, serves_as=name, port=port)
@@ -144,14 +148,9 @@ class SimCluster:
         """SIGSTOP for a server, for so long; with `mid_step` between a step and its effects."""
         self.servers[name].process.pause(ns, mid_step=mid_step)
 
-    def drain(self, name: str) -> None:
-        """Ask for a server to hold nothing any more, as `resilient-ps server drain` does."""
-        self.put(self.keys.drain(name), DrainRecord(name, "the simulator").to_bytes())
-
-    def cancel_drain(self, name: str) -> None:
-        """Take the wish back."""
-        txn = Txn((), (Delete(self.keys.drain(name)),))
-        self.world.kv.apply(txn, self.world.now_ns)
+    def reshape(self, shards: int) -> None:
+        """Servers that are started from now on would create a cluster with so many shards."""
+        self._wishes = replace(self._wishes, shards=shards)
 
     @property
     def replicas_wanted(self) -> int:
@@ -196,36 +195,6 @@ class SimCluster:
         }
         return all((owner.process, n) in serving for n, owner in enumerate(routing.owners))
 
-    # -- what etcd says
-
-    def _read(self, key: bytes, *, prefix: bool = False) -> tuple[KeyValue, ...]:
-        return self.world.kv.apply(Read(key, prefix=prefix), self.world.now_ns).items
-
-    def routing(self) -> Routing | None:
-        """The routing as etcd has it now."""
-        return routing_from(self._read(self.keys.prefix, prefix=True), self.keys)
-
-    def records(self) -> dict[int, ShardRecord]:
-        """The shards' records, by number."""
-        items = self._read(self.keys.shards, prefix=True)
-        records = [ShardRecord.from_bytes(item.value, item.key) for item in items]
-        return {record.shard: record for record in records}
-
-    def leaders(self) -> dict[int, int]:
-        """By shard: the lease that its leader key hangs on."""
-        found: dict[int, int] = {}
-        for item in self._read(self.keys.leaders, prefix=True):
-            located = self.keys.locate(item.key)
-            if located is not None:
-                found[located.number] = item.lease
-        return found
-
-    def open_intents(self) -> list[int]:
-        """The numbers of the intents that have not been executed."""
-        items = self._read(self.keys.intents, prefix=True)
-        records = [IntentRecord.from_bytes(item.value, item.key) for item in items]
-        return [record.number for record in records if record.state == "open"]
-
     def coordinator(self) -> str:
         """The name of the coordinator; "" while there is none."""
         elected = [s.name for s in self.servers.values() if s.alive and s.node.controller.elected]
@@ -254,6 +223,17 @@ class SimCluster:
             shard
             for shard, record in self.records().items()
             if record.in_sync and not any(member.process in alive for member in record.in_sync)
+        )
+
+    def is_back(self) -> bool:
+        """Has every shard a primary, and has every in-sync member its state?"""
+        if not self.is_open or not self._placed():
+            return False
+        held = {(h.process_id, n) for n in self.records() for h in self.replicas(n)}
+        return all(
+            (member.process, shard) in held
+            for shard, record in self.records().items()
+            for member in record.in_sync
         )
 
     def settled(self) -> bool:
@@ -332,40 +312,6 @@ class SimCluster:
         assert routing is not None
         self._spawned += 1
         return SimWorker(self.world, routing, f"{host}-{self._spawned}", program, host=host)
-
-    def register(self, job: JobSpec) -> None:
-        """Write the job's record to etcd, where the coordinator looks for it."""
-        mode = consistency_name(job.consistency)
-        record = JobRecord(job.job, job.name, mode, job.ranks, "running")
-        self.put(self.keys.job(job.name), record.to_bytes())
-
-    def propose(self, kind: Literal["join", "leave"], job: JobSpec, rank: int) -> int:
-        """Write an intent to etcd, as clients do; returns its number."""
-        self._intents += 1
-        incarnation = 0
-        if kind == "leave":
-            incarnation = self.draw_incarnation(job, rank)
-        record = IntentRecord(self._intents, kind, job.name, rank, incarnation, "open")
-        self.put(self.keys.intent(self._intents), record.to_bytes())
-        return self._intents
-
-    def intent(self, number: int) -> IntentRecord:
-        """An intent as it stands in etcd."""
-        key = self.keys.intent(number)
-        (item,) = self._read(key)
-        return IntentRecord.from_bytes(item.value, key)
-
-    def draw_incarnation(self, job: JobSpec, rank: int) -> int:
-        """The number of a new process of this rank."""
-        key = self.keys.rank(job.name, rank)
-        items = self._read(key)
-        number = read_counter(items[0].value if items else None, key) + 1
-        self.put(key, counter_bytes(number))
-        return number
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Write to etcd, as a client would."""
-        self.world.kv.apply(Txn((), (Put(key, value),)), self.world.now_ns)
 
     def read(self, table: TableHandle, keys: Any = None, limit_s: float = 600.0) -> Any:
         """What a client that is no worker pulls."""

@@ -8,13 +8,18 @@ from typing import get_args
 
 import numpy as np
 
+from resilient_ps.chaos.sim.bucket import BUCKET
 from resilient_ps.chaos.sim.recipes import draw_recipe
-from resilient_ps.chaos.sim.schedule import Fault, FaultKind, Schedule
+from resilient_ps.chaos.sim.schedule import Fault, FaultKind, Schedule, StoreFaultKind
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What there is to strike, and how long there is time."""
+    """What there is to strike, and how long there is time.
+
+    `store_faults`: how many faults of the object store, if there is one; `disasters`: how many of
+    those that no replica survives.
+    """
 
     servers: tuple[str, ...]
     shards: int
@@ -26,6 +31,8 @@ class Shape:
     faults_most: int = 14
     recipes: int = 2
     recipe_ms: int = 6_000  # the longest that a recipe takes
+    store_faults: int = 0
+    disasters: int = 0
 
 
 WEIGHTS: dict[FaultKind, int] = {
@@ -52,6 +59,21 @@ WEIGHTS: dict[FaultKind, int] = {
 }
 assert set(WEIGHTS) == set(get_args(FaultKind))
 
+STORE_WEIGHTS: dict[StoreFaultKind, int] = {
+    "store down": 2,
+    "store loses answers": 2,
+    "store slow": 1,
+    "store damage": 1,
+}
+DISASTER_WEIGHTS: dict[StoreFaultKind, int] = {
+    "crash shard": 3,
+    "crash all": 2,
+    "lose etcd": 2,
+    "roll back": 2,
+}
+assert STORE_WEIGHTS.keys() | DISASTER_WEIGHTS.keys() == set(get_args(StoreFaultKind))
+CUT_OFF_SHARE = 0.4  # of a store's faults: a server is cut off from it
+
 
 def draw_schedule(seed: int, shape: Shape) -> Schedule:
     """The faults of a seed, in the order of time."""
@@ -64,6 +86,8 @@ def draw_schedule(seed: int, shape: Shape) -> Schedule:
     for _ in range(shape.recipes):
         begin_ms = int(rng.integers(shape.first_ms, shape.last_ms - shape.recipe_ms))
         faults += draw_recipe(rng, begin_ms, shape.shards, len(shape.ranks))
+    faults += [_draw_store_fault(rng, shape) for _ in range(shape.store_faults)]
+    faults += [_draw_disaster(rng, shape) for _ in range(shape.disasters)]
     return tuple(sorted(faults, key=lambda fault: fault.at_ms))
 
 
@@ -100,6 +124,29 @@ def _draw(kind: FaultKind, rng: np.random.Generator, shape: Shape) -> Fault:
     at_ms = int(rng.integers(shape.first_ms, shape.last_ms))
     target = _draw_target(kind, rng, shape)
     return Fault(at_ms, kind, target, durations[kind](), int(rng.integers(1 << 30)))
+
+
+def _draw_store_fault(rng: np.random.Generator, shape: Shape) -> Fault:
+    at_ms, how = int(rng.integers(shape.first_ms, shape.last_ms)), int(rng.integers(1 << 30))
+    duration_ms = int(rng.integers(100, 3 * shape.lease_ttl_ms))
+    if rng.random() < CUT_OFF_SHARE:
+        server = str(rng.choice([*shape.servers, "coordinator"]))
+        kind: FaultKind = "one-way" if rng.random() < 0.5 else "partition"
+        ends = (server, BUCKET) if rng.random() < 0.5 else (BUCKET, server)
+        return Fault(at_ms, kind, ends, duration_ms, how)
+    return Fault(at_ms, _choose(rng, STORE_WEIGHTS), (), duration_ms, how)
+
+
+def _draw_disaster(rng: np.random.Generator, shape: Shape) -> Fault:
+    at_ms, how = int(rng.integers(shape.first_ms, shape.last_ms)), int(rng.integers(1 << 30))
+    kind = _choose(rng, DISASTER_WEIGHTS)
+    target = (f"shard:{int(rng.integers(shape.shards))}",) if kind == "crash shard" else ()
+    return Fault(at_ms, kind, target, int(rng.integers(10, 2 * shape.lease_ttl_ms)), how)
+
+
+def _choose(rng: np.random.Generator, weights: dict[StoreFaultKind, int]) -> StoreFaultKind:
+    kinds, chances = list(weights), np.array(list(weights.values()), float)
+    return kinds[int(rng.choice(len(kinds), p=chances / chances.sum()))]
 
 
 def _draw_target(kind: FaultKind, rng: np.random.Generator, shape: Shape) -> tuple[str, ...]:

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from resilient_ps.chaos.sim.bucket import BUCKET
 from resilient_ps.chaos.sim.cluster import SimCluster
+from resilient_ps.chaos.sim.disasters import Disasters
 from resilient_ps.chaos.sim.process import Process
-from resilient_ps.chaos.sim.schedule import Fault, FaultKind, Schedule
+from resilient_ps.chaos.sim.schedule import AnyKind, Fault, Schedule
 from resilient_ps.chaos.sim.store import ETCD
 from resilient_ps.chaos.sim.workload import Workload
 from resilient_ps.chaos.sim.world import World
@@ -65,7 +67,9 @@ class Faults:
         self._open: dict[int, Undo] = {}
         self._begun = 0
         self._over = False
-        self._handlers: dict[FaultKind, Callable[[Fault], Undo | None]] = {
+        disasters = Disasters(cluster, load, self.say, self._restart)
+        self._handlers: dict[AnyKind, Callable[[Fault], Undo | None]] = {
+            **disasters.handlers,
             "crash": self._crash,
             "crash worker": self._crash_worker,
             "supersede": self._supersede,
@@ -116,9 +120,10 @@ class Faults:
         return self._block([*pairs, *[(other, name) for _, other in pairs]])
 
     def hosts(self) -> list[str]:
-        """All hosts of the cluster, etcd's included."""
+        """All hosts of the cluster, with those of etcd and of the object store, if it has one."""
         workers = sorted({worker.process.host for worker in self.cluster.workers})
-        return [*self.cluster.servers, *workers, ETCD]
+        stores = [ETCD] if self.cluster.archive is None else [ETCD, BUCKET]
+        return [*self.cluster.servers, *workers, *stores]
 
     # -- one fault
 
@@ -306,7 +311,7 @@ class Faults:
 
     def _refuse(self, fault: Fault) -> Undo | None:
         ends = self._ends(fault)
-        if ends is None or ETCD in ends:
+        if ends is None or {ETCD, BUCKET} & set(ends):
             return None
         network = self.cluster.world.network
         network.refuse(*ends)

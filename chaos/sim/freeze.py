@@ -10,14 +10,22 @@ from resilient_ps.chaos.sim.faults import Faults
 from resilient_ps.chaos.sim.store import ETCD
 
 FOREVER_NS = 10**15
+BACK_WITHIN_S = 30.0
 
 
 def freeze(faults: Faults, rng: np.random.Generator) -> tuple[str, ...]:
     """Heal everything, then strike, for ever, all servers but a majority that holds every shard.
 
-    Returns the survivors; () when a shard has been lost.
+    Returns the survivors; () when a shard has been lost. An object store has brought the cluster
+    back from a disaster by then, and is not needed any more: it may be struck too.
     """
     faults.heal()
+    cluster = faults.cluster
+    if cluster.archive is not None:
+        cluster.world.wait_for(cluster.is_back, BACK_WITHIN_S)
+        if rng.integers(2):
+            cluster.world.bucket.stop()
+            faults.say("the object store answers nobody, for ever")
     survivors = _choose(faults, rng)
     for name in faults.cluster.servers:
         if survivors and name not in survivors:

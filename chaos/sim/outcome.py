@@ -56,6 +56,8 @@ class Outcome:
     steps: int
     trace: str
     story: tuple[str, ...] = ()
+    checkpoints: int = 0  # that were published
+    rollbacks: int = 0  # of the whole cluster
 
     @property
     def broken(self) -> tuple[str, ...]:

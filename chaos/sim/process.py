@@ -19,6 +19,7 @@ from resilient_ps.coordinator.kv import KvCall, KvWatch
 from resilient_ps.machine import Drop, Event, Exit, Log, PeerLost, Send, SetTimer, TimerFired
 from resilient_ps.messages import Answer, Hello
 from resilient_ps.routing import Address
+from resilient_ps.storage.blobs import BlobCall
 from resilient_ps.wire import Place, place_nowhere
 
 if TYPE_CHECKING:
@@ -203,6 +204,8 @@ class Process:
                 self.log.append(line)
             elif kind is KvWatch:
                 self.world.store.watch(self, effect)
+            elif kind is BlobCall:
+                self.world.bucket.call(self, effect)
             elif kind is Drop:
                 self.world.network.drop(self, effect.peer)
             elif kind is Exit:

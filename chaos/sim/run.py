@@ -1,7 +1,8 @@
 """One run: a seed decides cluster, workload and faults; checkers decide what it proves.
 
 *Safety*: faults at random moments, then all are healed; the workload ends, the cluster comes to
-rest, and everything is checked. *Liveness*: at some moment, in the middle of faults, a majority of
+rest, and everything is checked; a cluster with an object store has come back from disasters by
+then, other ones are spared them. *Liveness*: at some moment, in the middle of faults, a majority of
 servers and etcd are chosen that hold every shard; all other faults become permanent, and within
 `PROGRESS_S` every rank must have another push acknowledged.
 """
@@ -10,22 +11,22 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from resilient_ps.chaos.checkers.incarnations import rollbacks_of
 from resilient_ps.chaos.checkers.suite import check_run
 from resilient_ps.chaos.checkers.verdict import HOLDS, Verdict
 from resilient_ps.chaos.sim.cluster import SimCluster
-from resilient_ps.chaos.sim.drawing import Shape, draw_schedule
 from resilient_ps.chaos.sim.faults import Faults
 from resilient_ps.chaos.sim.freeze import freeze
 from resilient_ps.chaos.sim.outcome import Finding, Outcome, RunKind, RunRecord, overall
 from resilient_ps.chaos.sim.schedule import Schedule
+from resilient_ps.chaos.sim.setup import Setup, schedule_of, setup_of
 from resilient_ps.chaos.sim.story import tell
 from resilient_ps.chaos.sim.workload import Workload
 from resilient_ps.chaos.sim.world import SECOND_NS
-from resilient_ps.chaos.workloads.choice import choose_workload
+from resilient_ps.chaos.workloads.choice import choose_survivor, choose_workload
 from resilient_ps.guards import ALL_GUARDS, Guards
 
 HEAL_NS = 23 * SECOND_NS
@@ -38,33 +39,6 @@ WIRE_EVERY = 25
 """One seed of so many sends real bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """The cluster of a run."""
-
-    servers: int = 3
-    shards: int = 4
-    replicas: int = 2
-    min_in_sync: int = 1
-    lease_ttl_s: int = 2
-
-
-def setup_of(seed: int) -> Setup:
-    """Most seeds have two replicas, some three, or demand two in-sync members for a write."""
-    return {
-        7: Setup(replicas=3),
-        13: Setup(replicas=3, min_in_sync=2),
-        17: Setup(min_in_sync=2),
-    }.get(seed % 20, Setup())
-
-
-def schedule_of(seed: int, setup: Setup | None = None) -> Schedule:
-    """The faults of a seed."""
-    setup = setup or setup_of(seed)
-    servers = tuple(f"s{number + 1}" for number in range(setup.servers))
-    return draw_schedule(seed, Shape(servers, setup.shards, (0, 1, 2), 1_000 * setup.lease_ttl_s))
-
-
 def run_seed(
     seed: int,
     *,
@@ -74,7 +48,7 @@ def run_seed(
     setup: Setup | None = None,
     careful: bool = True,
     wire: bool | None = None,
-    workload: Callable[[int], Workload] = choose_workload,
+    workload: Callable[[int], Workload] | None = None,
     with_story: bool = False,
 ) -> Outcome:
     """Run one seed. `schedule`: other faults than the seed's; `careful`: see `Faults`.
@@ -95,7 +69,11 @@ def run_seed(
         lease_ttl_s=setup.lease_ttl_s,
         guards=guards,
         wire=wire,
+        store=setup.store,
+        list_lag_s=setup.list_lag_s,
     )
+    if workload is None:
+        workload = choose_survivor if setup.disasters else choose_workload
     run = _Run(seed, kind, schedule, cluster, workload(seed), careful=careful)
     return run.outcome(with_story=with_story)
 
@@ -130,7 +108,7 @@ class _Run:
             self._go()
         except Exception as error:
             self.findings.append(Finding("no machine fails", Verdict("false", _why(error))))
-        world = self.cluster.world
+        world, archive = self.cluster.world, self.cluster.archive
         return Outcome(
             seed=self.seed,
             kind=self.kind,
@@ -146,6 +124,8 @@ class _Run:
             steps=world.steps,
             trace=world.trace,
             story=tell(self.cluster, self.faults.struck, self.begin_ns) if with_story else (),
+            checkpoints=0 if archive is None else len(archive.published),
+            rollbacks=0 if archive is None else len(rollbacks_of(archive.configured)),
         )
 
     def _go(self) -> None:
@@ -176,11 +156,13 @@ class _Run:
         self.faults.heal()
         world.run_to(self.begin_ns + STOP_NS)
         load.stop()
-        self.lost.update(self.cluster.lost_shards())
+        if self.cluster.archive is None:
+            self.lost.update(self.cluster.lost_shards())
         if self.lost:
             return  # who waits for them waits in vain
         self.healed = world.wait_for(lambda: load.finished and self.cluster.settled(), REST_S)
         world.run_to(self.begin_ns + END_NS)
+        world.wait_for(self.cluster.settled, REST_S)  # a checkpoint may be under way
         verdict = HOLDS if self.healed else Verdict("false", tuple(self._unrest()))
         self.findings.append(Finding("the cluster comes to rest", verdict))
 

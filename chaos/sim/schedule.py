@@ -1,8 +1,8 @@
 """What goes wrong in a run, and when: a list of faults.
 
 A fault is independent of all others, so that a schedule can be shortened: what it strikes is named
-by its role (`coordinator`, `primary:2`, `backup:2`, `rank:1`) or its name, and looked up when its
-time comes.
+by its role (`coordinator`, `primary:2`, `backup:2`, `shard:2`, `rank:1`) or its name, and looked up
+when its time comes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,20 @@ FaultKind: TypeAlias = Literal[
     "drain",  # a server is asked to hold nothing any more
 ]
 
+StoreFaultKind: TypeAlias = Literal[
+    "crash shard",  # all processes that hold a shard are killed, and started again
+    "crash all",  # all servers are killed, and started again
+    "lose etcd",  # the same, and etcd is empty then
+    "roll back",  # an operator has the newest checkpoint restored
+    "store down",
+    "store loses answers",
+    "store slow",
+    "store damage",  # an object of the newest checkpoint is lost, cut short, or has another bit
+]
+"""Only where there is an object store."""
+
+AnyKind: TypeAlias = FaultKind | StoreFaultKind
+
 MS_PER_S = 1_000
 
 
@@ -41,7 +55,7 @@ class Fault:
     """At `at_ms` of the run, for `duration_ms`. `how`: a number for what is left to chance."""
 
     at_ms: int
-    kind: FaultKind
+    kind: AnyKind
     target: tuple[str, ...] = ()
     duration_ms: int = 0
     how: int = 0

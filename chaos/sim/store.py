@@ -5,7 +5,8 @@ be repeated (`coordinator.repeats`) is, up to the call's deadline; a transaction
 refused is recognised by its nonce; else the outcome is unknown. Watch events arrive in order.
 
 Faults: a host is cut off from `etcd` (through the network), an outage, lost answers, a change of
-leader that gives all leases a whole TTL again, events that lag, compaction under a watch that lags.
+leader that gives all leases a whole TTL again, events that lag, compaction under a watch that lags,
+the loss of everything.
 Leases expire in the world's time.
 """
 
@@ -89,6 +90,7 @@ class Store:
         self._told = 0  # revision up to which watchers were told
         self._keys = ClusterKeys(world.cluster)
         self._audit = self.kv.watch(self._keys.prefix, 0)
+        self.wiped = 0  # how often everything was lost
         world.network.on_open.append(self._tell)
         world.after(TEND_EVERY_NS, self._tend)
 
@@ -120,6 +122,14 @@ class Store:
         self._note_records()
         if self.kv.revision > self.kv.compacted:
             self.kv.compact(self.kv.revision)
+
+    def wipe(self) -> None:
+        """etcd is another one, and empty. All servers must be dead."""
+        self._note_records()
+        self.kv = MemoryKv(cluster_id=self.kv.cluster_id + 1)
+        self.wiped += 1
+        self._watches, self._told = [], 0
+        self._audit = self.kv.watch(self._keys.prefix, 0)
 
     # -- calls
 

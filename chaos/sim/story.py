@@ -17,6 +17,7 @@ def tell(cluster: SimCluster, struck: Iterable[Struck], begin_ns: int) -> tuple[
     told = [
         *((world_ns, 0, text) for world_ns, text in struck),
         *((world_ns, 1, text) for world_ns, text in _elections(cluster)),
+        *((world_ns, 1, text) for world_ns, text in _checkpoints(cluster)),
         *((world_ns, 2, text) for world_ns, text in _logs(cluster)),
     ]
     told.sort(key=lambda line: line[:2])
@@ -43,6 +44,18 @@ def _elections(cluster: SimCluster) -> Iterator[tuple[int, str]]:
             yield world_ns, f"{where}: in sync {_names(record.in_sync)}"
         elif old.desired != record.desired:
             yield world_ns, f"{where}: should be on {' '.join(record.desired)}"
+
+
+def _checkpoints(cluster: SimCluster) -> Iterator[tuple[int, str]]:
+    """What was published, and which incarnations there were."""
+    if cluster.archive is None:
+        return
+    for seen in cluster.archive.configured:
+        yield seen.world_ns, f"the cluster is in incarnation {seen.incarnation}"
+    for each in cluster.archive.published:
+        stored = cluster.archive.stored.get(each.id)
+        what = f"incomplete: {each.problem}" if stored is None else f"clocks {stored.clocks}"
+        yield each.world_ns, f"checkpoint {each.id}, {what}"
 
 
 def _logs(cluster: SimCluster) -> Iterator[tuple[int, str]]:

@@ -5,9 +5,10 @@
         yield Push(table, keys, grads)
         yield Tick({"row": 3})
 
-The program yields operations and gets their results. An error ends the worker, but for one: an
-operation that is not over in time (`Within`) is abandoned, and the program is thrown the production
-`DeadlineExceeded`.
+The program yields operations and gets their results, or is thrown their errors, which end the
+worker if it does not catch them. An operation that is not over in time (`Within`) is abandoned, and
+the program is thrown the production `DeadlineExceeded`. After `RolledBack` it may go on with
+`Resume`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ import numpy as np
 from resilient_ps.chaos.sim.process import Process
 from resilient_ps.chaos.sim.world import SECOND_NS, World
 from resilient_ps.consistency import JobSpec
-from resilient_ps.errors import DeadlineExceeded, ResilientPsError
+from resilient_ps.errors import DeadlineExceeded, ResilientPsError, RolledBack
 from resilient_ps.ids import WorkerId
 from resilient_ps.machine import Event
+from resilient_ps.messages import Kind
 from resilient_ps.routing import PEER_PREFIX, Address, Routing
 from resilient_ps.session import Resolved, Session
 from resilient_ps.split import (
@@ -38,6 +40,7 @@ from resilient_ps.tables.spec import DenseSpec, SparseSpec
 from resilient_ps.takeover import Step
 
 PULL_WAIT_NS = 600 * SECOND_NS
+LOOK_NS = SECOND_NS // 10
 
 
 class Pull(NamedTuple):
@@ -90,7 +93,19 @@ class Within(NamedTuple):
     ns: int
 
 
-Operation: TypeAlias = Pull | Push | Tune | Tick | Wait | Together | Within
+class Announce(NamedTuple):
+    """Make tables known to all shards, as a worker does that opens them."""
+
+    tables: tuple[TableHandle, ...]
+
+
+class Resume(NamedTuple):
+    """Go on after a rollback, once `ready` says where and as which incarnation of the rank."""
+
+    ready: Callable[[], tuple[Routing, int] | None]
+
+
+Operation: TypeAlias = Pull | Push | Tune | Tick | Wait | Together | Within | Announce | Resume
 Program: TypeAlias = Callable[["SimWorker"], Generator[Operation, Any, None]]
 
 
@@ -108,6 +123,7 @@ class SimWorker:
             )
         )
         self.process.other = self._on_resolved
+        self.incarnation = routing.incarnation  # of the cluster: in which it is, until it resumes
         self.finished = False
         self.error: ResilientPsError | None = None
         self._program = program
@@ -127,6 +143,11 @@ class SimWorker:
         return self.session.clock
 
     @property
+    def cursor(self) -> bytes:
+        """What the last tick of the rank said."""
+        return self.session.cursor
+
+    @property
     def killed(self) -> bool:
         """Is the process dead?"""
         return self.process.killed
@@ -136,8 +157,8 @@ class SimWorker:
         return list(self.session.handle(event, now_ns))
 
     def address_of(self, peer: str) -> Address | None:
-        """Where a server listens, by the routing that the session has."""
-        return self.session.routing.servers.get(peer.removeprefix(PEER_PREFIX))
+        """Where a server listens, as far as the session knows."""
+        return self.session.servers.get(peer.removeprefix(PEER_PREFIX))
 
     def start(self, job: JobSpec, rank: int, incarnation: int) -> None:
         """Take the rank over, then run the program."""
@@ -165,10 +186,9 @@ class SimWorker:
         assert isinstance(effect, Resolved)
         if self.finished:
             return
-        if effect.error is not None and (
-            effect.op in self._open or not isinstance(effect.error, DeadlineExceeded)
-        ):
-            self.error, self.finished = effect.error, True
+        late = isinstance(effect.error, DeadlineExceeded | RolledBack)  # also for what is forgotten
+        if effect.error is not None and (effect.op in self._open or not late):
+            self._fail(effect.error)
             return
         if effect.op not in self._open:
             return  # it was abandoned
@@ -181,6 +201,16 @@ class SimWorker:
                 split.finish(result)
         self._finish = []
         self._next(result)
+
+    def _fail(self, error: ResilientPsError) -> None:
+        """The present operation has failed; what else it was made of is not waited for."""
+        self._open.clear()
+        self._finish = []
+        running = self._running
+        if running is None:
+            self.error, self.finished = error, True
+        else:
+            self._go_on(lambda: running.throw(error))
 
     def _next(self, result: Any) -> None:
         if self._running is None:
@@ -229,6 +259,11 @@ class SimWorker:
             case Wait(ns):
                 self._after(ns, partial(self._on_resolved, Resolved(self._begun())))
                 return []
+            case Announce(tables):
+                return [effect for table in tables for effect in self._announce(table)]
+            case Resume(ready):
+                self._resume(self._begun(), ready)
+                return []
             case Tick(cursor):
                 return list(session.tick(self._begun(), cursor, now_ns))
             case Tune(table, rate):
@@ -243,6 +278,22 @@ class SimWorker:
                 return list(session.push(self._begun(), table.number, split, now_ns))
             case Pull(table) | Push(table):
                 return self._begin_dense(operation, table, now_ns)
+
+    def _resume(self, op: int, ready: Callable[[], tuple[Routing, int] | None]) -> None:
+        found = ready()
+        if found is None:
+            self._after(LOOK_NS, partial(self._resume, op, ready))
+            return
+        routing, number = found
+        self.incarnation = routing.incarnation
+        worker = self.session.worker._replace(incarnation=number)
+        self.process.perform(self.session.resume(op, routing, worker, self.process.now_ns))
+
+    def _announce(self, table: TableHandle) -> list[Any]:
+        session, text = self.session, table.spec.to_json().encode()
+        order, me = session.routing.order, session.worker
+        step = Step(Kind.OPEN_TABLE, order, me, table=table.number, text=text)
+        return list(session.broadcast(self._begun(), step, self.process.now_ns))
 
     def _begin_within(self, operation: Operation, ns: int) -> list[Any]:
         first = self._last_op + 1

@@ -6,8 +6,8 @@ Messages travel as copies, or, with `wire`, as the bytes that the wire would car
 has a clock of its own, with another offset and another rate. `trace` is a hash of all that was
 delivered, and when.
 
-What can go wrong stands in `process` (pauses), `network` (partitions, broken connections) and
-`store` (etcd).
+What can go wrong stands in `process` (pauses), `network` (partitions, broken connections), `store`
+(etcd) and `bucket` (the object store).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import xxhash
 
 from resilient_ps.chaos.sim.audit import Audit
+from resilient_ps.chaos.sim.bucket import Bucket
 from resilient_ps.chaos.sim.network import Connection, Network
 from resilient_ps.chaos.sim.process import LocalClock, Process
 from resilient_ps.chaos.sim.store import Store
@@ -30,6 +31,7 @@ from resilient_ps.routing import PEER_PREFIX, Address
 
 SECOND_NS = 10**9
 MICROSECOND_NS = 1_000
+BEGIN_S = 1_800_000_000  # the time of day at which a world begins, in seconds since 1970
 STEPS_MAX = 5_000_000
 SKEW_MOST_PPM = 20_000
 DRAWN_AT_ONCE = 4_096
@@ -40,9 +42,14 @@ DELAY_MEAN_NS = 100 * MICROSECOND_NS
 
 
 class World:
-    """Virtual time, the network and etcd. `seed` decides everything that is left open."""
+    """Virtual time, the network, etcd and an object store. `seed` decides what is left open.
 
-    def __init__(self, seed: int, cluster: str = "sim", *, wire: bool = False) -> None:
+    `list_lag_s`: how much older what the object store's listings show is.
+    """
+
+    def __init__(
+        self, seed: int, cluster: str = "sim", *, wire: bool = False, list_lag_s: int = 0
+    ) -> None:
         self.cluster = cluster
         self.now_ns = SECOND_NS
         self.rng = np.random.Generator(np.random.PCG64(seed))
@@ -62,6 +69,7 @@ class World:
         self._notes: list[int] = []  # that are not in `_trace` yet
         self.network = Network(self, wire=wire)
         self.store = Store(self)
+        self.bucket = Bucket(self, list_lag_s=list_lag_s)
 
     @property
     def kv(self) -> MemoryKv:
@@ -163,6 +171,10 @@ class World:
         return self.network.connections()
 
     # -- time
+
+    def wall_s(self) -> int:
+        """The time of day, in seconds since 1970."""
+        return BEGIN_S + self.now_ns // SECOND_NS
 
     def at(self, at_ns: int, action: Callable[[], None]) -> None:
         """Do this at a moment."""

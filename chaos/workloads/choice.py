@@ -8,11 +8,15 @@ from resilient_ps.chaos.sim.workload import Workload
 from resilient_ps.chaos.workloads.crew import Prepared
 from resilient_ps.chaos.workloads.guest import Visit
 from resilient_ps.chaos.workloads.mixed import Flavour, Mixed
+from resilient_ps.chaos.workloads.pace import Pace
 from resilient_ps.chaos.workloads.training import Training
+from resilient_ps.chaos.workloads.transfers import Transfers
 from resilient_ps.consistency import ASP, BSP, SSP, Consistency
 
 SECOND_NS = 10**9
 DEADLINES_NS = (3 * SECOND_NS, 8 * SECOND_NS, 20 * SECOND_NS)
+SURVIVOR_CLOCKS = 16  # more of them, and shorter, so that there are checkpoints to go back to
+SURVIVOR_CLOCK_NS = 1_400_000_000
 _STREAM = 0x10AD  # so that the choice is drawn from other numbers than the schedule
 
 
@@ -22,6 +26,15 @@ def choose_workload(seed: int, prepared: Prepared | None = None) -> Workload:
     if rng.random() < 0.15:
         return Training(prepared)
     return Mixed(draw_flavour(rng), prepared)
+
+
+def choose_survivor(seed: int, prepared: Prepared | None = None) -> Workload:
+    """The workload of a seed whose cluster may have to go back to a checkpoint."""
+    rng = np.random.Generator(np.random.PCG64((seed, _STREAM)))
+    if rng.random() < 0.3:
+        return Training(prepared, clocks=SURVIVOR_CLOCKS, pace=Pace(SURVIVOR_CLOCK_NS))
+    modes: tuple[Consistency, ...] = (BSP(), SSP(0), SSP(2), ASP())
+    return Transfers(modes[int(rng.integers(len(modes)))], prepared)
 
 
 def draw_flavour(rng: np.random.Generator) -> Flavour:

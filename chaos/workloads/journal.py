@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from resilient_ps.chaos.history import Action, History
 from resilient_ps.chaos.sim.worker import Operation, SimWorker, Together, Within
-from resilient_ps.errors import DeadlineExceeded
+from resilient_ps.errors import DeadlineExceeded, RolledBack
 
 Values: TypeAlias = tuple[int, ...]
 Running: TypeAlias = Generator[Operation, Any, Any]
@@ -61,24 +61,31 @@ class Journal:
         together = operations[0] if len(operations) == 1 else Together(operations)
         try:
             result = yield Within(together, self.deadline_ns)
-        except DeadlineExceeded:
+        except (DeadlineExceeded, RolledBack) as error:
             for number in numbers:
                 history.complete(number, world.now_ns, "unknown")
+            if isinstance(error, RolledBack):
+                raise
             return None
         for number, each in zip(numbers, noted, strict=True):
             history.complete(number, world.now_ns, "ok", each.values(result))
         pushes = sum([each.action == "push" for each in noted])
         self.acknowledged[worker.rank] = self.acknowledged.get(worker.rank, 0) + pushes
         if noted[-1].action in ("pull", "tick"):
-            history.saw(name_of(worker), world.now_ns, tuple(worker.session.calls.seen))
+            seen = tuple(worker.session.calls.seen)
+            history.saw(name, world.now_ns, seen, worker.incarnation)
         return result
 
 
 def name_of(worker: SimWorker) -> str:
     """A worker process in a history: its rank and which incarnation of it."""
-    return process_name(worker.rank, worker.session.worker.incarnation)
+    return process_name(worker.rank, worker.session.worker.incarnation, worker.incarnation)
 
 
-def process_name(rank: int, incarnation: int) -> str:
-    """The name of a rank's process in a history."""
-    return f"{rank}.{incarnation}"
+def process_name(rank: int, incarnation: int, cluster: int = 1) -> str:
+    """The name of a rank's process in a history; `cluster`: the cluster's incarnation.
+
+    When the cluster goes on under another incarnation, so does the process under another name:
+    numbers of ranks' processes may then begin anew.
+    """
+    return f"{rank}.{incarnation}" if cluster == 1 else f"{rank}.{incarnation}@{cluster}"

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from resilient_ps.chaos.checkers.cuts import check_slots
+from resilient_ps.chaos.checkers.incarnations import rollbacks_of
 from resilient_ps.chaos.checkers.one_hot import check_one_hot
 from resilient_ps.chaos.checkers.sessions import check_clocks, check_sessions, check_views
 from resilient_ps.chaos.checkers.staleness import check_staleness, lives_of
@@ -32,6 +34,7 @@ from resilient_ps.chaos.workloads.crew import Crew, Prepared
 from resilient_ps.chaos.workloads.guest import Guest, Visit
 from resilient_ps.chaos.workloads.journal import Journal, Noted, Running
 from resilient_ps.chaos.workloads.pace import Pace
+from resilient_ps.chaos.workloads.survival import judge_survival
 from resilient_ps.consistency import BSP, Consistency, JobSpec
 from resilient_ps.hashing import shard_of
 from resilient_ps.messages import Keys
@@ -41,6 +44,7 @@ from resilient_ps.tables.spec import DenseSpec, SparseSpec
 
 RANKS = 3
 GUEST_RANK = RANKS
+JOB, SLOTS_TABLE = 1, 2
 SLOT_PUSHES = 8  # of a clock
 SLOTS_PER_PUSH = 1
 CLOCKS_MAX = 1_000
@@ -81,10 +85,10 @@ class Mixed:
     def prepare(self, cluster: SimCluster) -> None:
         """Create tables and job."""
         self._cluster = cluster
-        self._rows, self._slots, self._board, self._weights = cluster.create_tables(
+        self._rows, self._slots, self._board, self._weights = tables = cluster.create_tables(
             {
                 1: SparseSpec("rows", 1, "int64", Sum()),
-                2: SparseSpec("slots", 1, "int64", Sum()),
+                SLOTS_TABLE: SparseSpec("slots", 1, "int64", Sum()),
                 3: DenseSpec("board", (RANKS + 1,), "int64", Sum()),
                 4: SparseSpec("weights", 2, "float32", SGD(0.5)),
             }
@@ -93,9 +97,11 @@ class Mixed:
         self._all_rows = np.concatenate(self._row_keys)
         shards = len(self._row_keys[0])
         self._row_ranks = tuple(rank for rank in self._everybody for _ in range(shards))
-        job = JobSpec(1, "mixed", RANKS, self.flavour.mode)
-        cluster.register(job)
+        job = JobSpec(JOB, "mixed", RANKS, self.flavour.mode)
+        cluster.enter(job, tables)
         self._crew = Crew(cluster, job, self._program, self.journal.history)
+        if cluster.archive is not None:
+            self._crew.tables = tuple(tables)
         if self._prepared is not None:
             self._crew.prepared = self._prepared
 
@@ -107,6 +113,8 @@ class Mixed:
         if self.flavour.visit is not None:
             self._guest = Guest(self._crew, GUEST_RANK, self.flavour.visit)
             self._guest.invite()
+        if self._cluster.archive is not None:
+            self._crew.watch()
 
     def worker(self, rank: int) -> SimWorker:
         """The rank's present process."""
@@ -114,7 +122,7 @@ class Mixed:
 
     def respawn(self, rank: int) -> None:
         """A new process takes the rank over."""
-        self._crew.spawn(rank)
+        self._crew.respawn(rank)
 
     def stop(self) -> None:
         """All ranks go on, without waiting, to the end of the largest clock that is open.
@@ -217,11 +225,15 @@ class Mixed:
     def judge(self, run: RunRecord) -> list[Finding]:
         """What the history and the tables' contents say about each promise."""
         self._crew.close_history()
+        archive = self._cluster.archive
+        if archive is not None and rollbacks_of(archive.configured):
+            return judge_survival(self._crew, archive)  # what was acknowledged need not be there
         history, mode = self.journal.history, self.flavour.mode
         rows, board = history.of("rows"), history.of("board")
         lives, undecided = lives_of(history), lives_of(history, "undecided")
         lives.setdefault(GUEST_RANK, [])
         return [
+            *self._checkpoints(),
             Finding("no worker fails", self._no_errors()),
             Finding("no push is lost or applied twice", self._exactly_once(run)),
             Finding("all clocks are counted", self._totals(run)),
@@ -233,6 +245,21 @@ class Mixed:
             Finding("clocks only grow", check_clocks(history)),
             Finding("every call ends", self._waits(run.end_ns)),
         ]
+
+    def _checkpoints(self) -> list[Finding]:
+        archive = self._cluster.archive
+        if archive is None:
+            return []
+        cuts = {
+            f"checkpoint {stored.id}": (stored.clocks[JOB], stored.rows.get(SLOTS_TABLE, {}))
+            for stored in archive.stored.values()
+            if JOB in stored.clocks
+        }
+        found = judge_survival(self._crew, archive)
+        if cuts:
+            verdict = check_slots(self.journal.history.of("slots"), cuts)
+            found.append(Finding("a checkpoint is a consistent cut", verdict))
+        return found
 
     def _waits(self, end_ns: int) -> Verdict:
         return check_waits(

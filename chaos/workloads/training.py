@@ -1,8 +1,9 @@
-"""BSP in floats: whoever dies on the way, the model ends with the bytes of an undisturbed run.
+"""BSP in floats: whatever dies on the way, the model ends with the bytes of an undisturbed run.
 
 A dense and a sparse table train with Adagrad, whose state lives beside the values. Gradients depend
 on what was pulled, so that a difference anywhere spreads over the model. The number of clocks is
-fixed. The program is repeatable, and pulls wait for as long as it takes.
+fixed. The program is repeatable, and pulls wait for as long as it takes. When the cluster goes back
+to a checkpoint, so do the ranks.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from resilient_ps.chaos.sim.worker import Operation, Pull, Push, SimWorker, Tick
 from resilient_ps.chaos.workloads.crew import Crew, Prepared
 from resilient_ps.chaos.workloads.journal import Journal, Noted
 from resilient_ps.chaos.workloads.pace import Pace
+from resilient_ps.chaos.workloads.survival import judge_survival
 from resilient_ps.consistency import BSP, JobSpec
 from resilient_ps.messages import Keys, Values
 from resilient_ps.tables.optimisers import Adagrad
@@ -45,21 +47,27 @@ class Training:
     name = "training"
     ranks = tuple(range(RANKS))
 
-    def __init__(self, prepared: Prepared | None = None) -> None:
+    def __init__(
+        self, prepared: Prepared | None = None, *, clocks: int = CLOCKS, pace: Pace | None = None
+    ) -> None:
         self.journal = Journal(PATIENCE_NS)
         self._prepared = prepared
+        self._clocks = clocks
         self._hurry = False
-        self._pace = Pace()
+        self._pace = pace or Pace()
 
     def prepare(self, cluster: SimCluster) -> None:
         """Create tables and job."""
         self._cluster = cluster
         dense = DenseSpec("dense", SHAPE, "float32", Adagrad(RATE))
         sparse = SparseSpec("sparse", DIM, "float32", Adagrad(RATE))
-        self._dense, self._sparse = cluster.create_tables({TABLES[0]: dense, TABLES[1]: sparse})
+        tables = cluster.create_tables({TABLES[0]: dense, TABLES[1]: sparse})
+        self._dense, self._sparse = tables
         job = JobSpec(1, "training", RANKS, BSP())
-        cluster.register(job)
+        cluster.enter(job, tables)
         self._crew = Crew(cluster, job, self._program, self.journal.history)
+        if cluster.archive is not None:
+            self._crew.tables = tuple(tables)
         if self._prepared is not None:
             self._crew.prepared = self._prepared
 
@@ -68,6 +76,8 @@ class Training:
         self._start_ns = self._cluster.world.now_ns
         for rank in self.ranks:
             self._crew.spawn(rank)
+        if self._cluster.archive is not None:
+            self._crew.watch()
 
     def worker(self, rank: int) -> SimWorker:
         """The rank's present process."""
@@ -75,7 +85,7 @@ class Training:
 
     def respawn(self, rank: int) -> None:
         """A new process takes the rank over."""
-        self._crew.spawn(rank)
+        self._crew.respawn(rank)
 
     def stop(self) -> None:
         """Go through the rest of the clocks without waiting."""
@@ -94,17 +104,19 @@ class Training:
         """Is the model what it would be without faults?"""
         self._crew.close_history()
         errors = self._crew.errors()
-        return [
+        findings = [
             Finding("no worker fails", judge(errors, checked=RANKS, what="workers")),
             Finding("BSP is reproducible", self._identical(run)),
             Finding("positions only grow", check_views(self.journal.history)),
-            Finding("clocks only grow", check_clocks(self.journal.history)),
         ]
+        if self._cluster.archive is not None:
+            return [*findings, *judge_survival(self._crew, self._cluster.archive)]
+        return [*findings, Finding("clocks only grow", check_clocks(self.journal.history))]
 
     def _identical(self, run: RunRecord) -> Verdict:
         if run.lost_shards or not run.healed:
             return Verdict("unknown", ("the cluster has not come to rest",))
-        return check_identity(model_of(self._cluster), undisturbed(self._shards()))
+        return check_identity(model_of(self._cluster), undisturbed(self._shards(), self._clocks))
 
     def _shards(self) -> int:
         routing = self._cluster.routing()
@@ -114,7 +126,7 @@ class Training:
     # -- the program
 
     def _program(self, worker: SimWorker) -> Generator[Operation, Any, None]:
-        while worker.clock <= CLOCKS:
+        while worker.clock <= self._clocks:
             yield from self._one_clock(worker, worker.clock)
 
     def _one_clock(self, worker: SimWorker, clock: int) -> Generator[Operation, Any, None]:
@@ -172,10 +184,10 @@ def model_of(cluster: SimCluster) -> dict[str, str]:
 
 
 @cache
-def undisturbed(shards: int) -> dict[str, str]:
-    """What the model is without faults, on as many shards."""
+def undisturbed(shards: int, clocks: int = CLOCKS) -> dict[str, str]:
+    """What the model is without faults, on as many shards, after so many clocks."""
     cluster = SimCluster(0, servers=1, shards=shards)
-    load = Training()
+    load = Training(clocks=clocks)
     load.prepare(cluster)
     load.start()
     load.stop()

@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
-from resilient_ps.coordinator.runtime.spawn import free_ports, spawn
 from resilient_ps.errors import BadInput, NotFound, RetryLater, Unavailable
+from resilient_ps.runtime.spawn import free_ports, spawn
 
 MAX_MEMBERS = 9
 READY_DEADLINE_S = 20.0

@@ -22,6 +22,8 @@ from resilient_ps.cli.output import grid, results
 from resilient_ps.cli.plan import Model, TrainPlan
 from resilient_ps.cli.progress import Watcher
 from resilient_ps.cli.samples import file_samples, flight_samples
+from resilient_ps.cli.standby_demo import demonstrate_standby
+from resilient_ps.cli.storing import Store, with_s3_options
 from resilient_ps.cli.workers import MAX_WORKERS
 from resilient_ps.consistency import BSP, parse_consistency
 from resilient_ps.data.batch import MAX_BATCH_ROWS
@@ -38,6 +40,7 @@ from resilient_ps.tables.optimisers import FTRL
 AUC_TOLERANCE = 0.005
 
 
+@with_s3_options("s3")
 def demo(
     *,
     servers: ServersOption = 3,
@@ -75,6 +78,15 @@ def demo(
         bool,
         typer.Option("--kill", help="Train once more, and kill a server in the middle."),
     ] = False,
+    checkpoint: Annotated[
+        str,
+        typer.Option(
+            "--checkpoint",
+            help="Train once more with checkpoints there (s3://BUCKET/PREFIX, a folder, or "
+            "seaweedfs: an S3 server of our own), and kill everything in the middle.",
+        ),
+    ] = "",
+    s3: Store,
     coordination: CoordinationOption = Coordination.AUTO,
     sklearn: Annotated[
         bool, typer.Option("--sklearn/--no-sklearn", help="Compare with scikit-learn.")
@@ -92,11 +104,18 @@ def demo(
     (SIGKILL) and started again a little later. With --consistency bsp both must end with the same
     model, byte for byte; otherwise with the same quality. Exit code 1: they do not.
 
+    With --checkpoint all of it is killed in the middle: servers, workers and the coordination.
+    Other servers, of another number, are started with nothing but the store, and the job goes on
+    behind the newest checkpoint. The result is compared in the same way.
+
     \b
     Examples:
         resilient-ps demo
         resilient-ps demo --consistency bsp --servers 2 --workers 2
         resilient-ps demo --kill --consistency bsp
+        resilient-ps demo --checkpoint ./checkpoints --consistency bsp
+        resilient-ps demo --checkpoint s3://backups/demo \\
+            --s3-endpoint http://127.0.0.1:9000
         resilient-ps demo --dataset clicks.svm.gz --epochs 3 --json
         resilient-ps demo --dataset train.csv --test-file test.csv --no-sklearn
         resilient-ps demo --validation --lr 0.05 --l2 300 --epochs 4
@@ -106,6 +125,8 @@ def demo(
         raise BadInput("--validation is for the flights: with --dataset give --test-file")
     if kill and servers < 2:
         raise BadInput("--kill needs at least 2 --servers: another one has to go on")
+    if kill and checkpoint:
+        raise BadInput("give --kill or --checkpoint: one story at a time")
     watcher = Watcher()
     with watcher.stage(f"reading {dataset or 'the flights of New York 2013'}") as stage:
         samples = (
@@ -127,7 +148,11 @@ def demo(
         seed=seed,
     )
     settings = Settings(servers, workers, coordination, plan, c, compare=sklearn, kill=kill)
-    result = demonstrate(settings, samples, watcher)
+    if checkpoint:
+        place = dataclasses.replace(s3, url=checkpoint)
+        result = demonstrate_standby(settings, samples, place, watcher)
+    else:
+        result = demonstrate(settings, samples, watcher)
     if json:
         print_json(result)
     else:

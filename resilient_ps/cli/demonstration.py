@@ -27,11 +27,11 @@ from resilient_ps.cli.samples import Samples
 from resilient_ps.cli.workers import WorkerGroup
 from resilient_ps.client.connection import Client, connect
 from resilient_ps.client.tables import SparseTable
-from resilient_ps.coordinator.runtime.spawn import spawn
 from resilient_ps.errors import Unavailable
 from resilient_ps.models import Evaluation, LogisticRegression
 from resilient_ps.models.logistic import BIAS_KEY
 from resilient_ps.runtime.local import LocalCluster
+from resilient_ps.runtime.spawn import spawn
 
 CLUSTER = "demo"
 DEADLINE_S = 30.0
@@ -65,14 +65,14 @@ def demonstrate(settings: Settings, samples: Samples, watcher: Watcher) -> dict[
         if kind == "embedded":
             watcher.say(IN_MEMORY, style="bold yellow")
         assert processes.folder is not None
-        files = _Files(processes.folder, samples)
+        files = Files(processes.folder, samples)
         etcd = ",".join(processes.endpoints)
         client = stack.enter_context(connect(etcd, CLUSTER, deadline_s=DEADLINE_S))
         plan = dataclasses.replace(settings.plan, dataset=str(files.train))
-        show = _Show(settings, plan, client, processes, samples, watcher)
+        show = Show(settings, plan, client, processes, samples, watcher)
         calm = show.train_undisturbed() if settings.kill else None
         act = show.train()
-        compared = _compare(files, settings, watcher)
+        compared = compare(files, settings, watcher)
     return {
         "samples": act.trained.samples,
         "seconds": round(act.trained.seconds, 3),
@@ -95,7 +95,7 @@ def demonstrate(settings: Settings, samples: Samples, watcher: Watcher) -> dict[
     }
 
 
-class _Files:
+class Files:
     """The rows as files in the cluster's folder, for the other processes."""
 
     def __init__(self, folder: Path, samples: Samples) -> None:
@@ -107,7 +107,7 @@ class _Files:
 
 
 @dataclass(frozen=True, slots=True)
-class _Act:
+class Act:
     """One training from the beginning to the end. `digest`: of all weights."""
 
     trained: Trained
@@ -127,7 +127,7 @@ class _Act:
 
 
 @dataclass(frozen=True, slots=True)
-class _Show:
+class Show:
     """Trains on a cluster that runs."""
 
     settings: Settings
@@ -136,26 +136,32 @@ class _Show:
     processes: LocalCluster
     samples: Samples
     watcher: Watcher
+    files: Files | None = None
 
-    def train(self) -> _Act:
+    def train(self) -> Act:
         """With a kill in the middle, if that is asked for."""
-        return self._act(self.plan, kill=self.settings.kill)
+        return self.act(self.plan, kill=self.settings.kill)
 
-    def train_undisturbed(self) -> _Act:
-        """Nothing but the result is left of it."""
+    def train_undisturbed(self, killed: str = "a server") -> Act:
+        """Nothing but the result is left of it. `killed`: what is killed next time."""
         self.watcher.say("first without disturbance:")
         plan = dataclasses.replace(self.plan, job=f"{self.plan.job}-undisturbed")
-        act = self._act(plan, kill=False)
+        act = self.act(plan, kill=False)
         assert plan.table is not None
         self.client.drop_table(plan.table)
-        self.watcher.say("and now with a server that is killed in the middle:")
+        self.watcher.say(f"and now {killed} is killed in the middle:")
         return act
 
-    def _act(self, plan: TrainPlan, *, kill: bool) -> _Act:
+    def act(self, plan: TrainPlan, *, kill: bool = False) -> Act:
+        """Train to the end, and look at what came of it."""
         trained, killed = self._train(plan, kill=kill)
+        return self.finish(plan, trained, killed)
+
+    def finish(self, plan: TrainPlan, trained: Trained, killed: dict[str, Any] | None) -> Act:
+        """Look at what came of a training that is over."""
         table = self._table(plan)
         digest = _digest(table, self.samples)
-        return _Act(trained, self._evaluate(table), digest, killed)
+        return Act(trained, self._evaluate(table), digest, killed)
 
     def _train(self, plan: TrainPlan, *, kill: bool) -> tuple[Trained, dict[str, Any] | None]:
         settings, watcher, folder = self.settings, self.watcher, self.processes.folder
@@ -207,7 +213,7 @@ def _digest(table: SparseTable, samples: Samples) -> str:
     return hashlib.sha256(keys.tobytes() + table.pull(keys).tobytes()).hexdigest()
 
 
-def _compare(files: _Files, settings: Settings, watcher: Watcher) -> dict[str, Any]:
+def compare(files: Files, settings: Settings, watcher: Watcher) -> dict[str, Any]:
     """scikit-learn on the same rows, when training is over: it takes all the processors."""
     if not settings.compare:
         return {}
@@ -225,7 +231,7 @@ def _compare(files: _Files, settings: Settings, watcher: Watcher) -> dict[str, A
     return told
 
 
-def _run_baseline(files: _Files, c: float) -> dict[str, Any]:
+def _run_baseline(files: Files, c: float) -> dict[str, Any]:
     log = files.folder / "scikit-learn.log"
     command = [sys.executable, "-m", "resilient_ps.cli.baseline", str(files.train)]
     with INTERRUPTS.held():

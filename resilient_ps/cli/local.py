@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from resilient_ps.checkpoints.standby import Standby
 from resilient_ps.cli.exits import EXIT_UNREACHABLE
 from resilient_ps.cli.interrupts import INTERRUPTS
 from resilient_ps.cli.options import (
@@ -22,6 +23,7 @@ from resilient_ps.cli.options import (
 )
 from resilient_ps.cli.output import remark, shout
 from resilient_ps.cli.progress import Watcher
+from resilient_ps.cli.storing import with_standby
 from resilient_ps.engine import ENGINE
 from resilient_ps.runtime.local import REPLICAS, LocalCluster
 from resilient_ps.tables.warm_up import warm_up
@@ -34,6 +36,7 @@ IN_MEMORY = (
 )
 
 
+@with_standby()
 def local(
     *,
     servers: ServersOption = 3,
@@ -44,18 +47,21 @@ def local(
     ] = 0,
     replicas: ReplicasOption = REPLICAS,
     min_in_sync: MinInSyncOption = 1,
+    standby: Standby,
     json: JsonOption = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C, and say how to connect to it.
 
     Everything is on loopback ports, and in a temporary folder that is removed at the end. Servers
-    and coordination end with this command, however it ends.
+    and coordination end with this command, however it ends. With --store, checkpoints stay there,
+    and the next cluster of this name begins with the newest one.
 
     \b
     Examples:
         resilient-ps local
         resilient-ps local --servers 2 --coordination embedded
         resilient-ps local --servers 3 --replicas 3 --min-in-sync 2
+        resilient-ps local --store ./checkpoints --checkpoint-every-s 60
         resilient-ps local --json      # then read one line of JSON, and work
     """
     processes = LocalCluster(
@@ -64,6 +70,7 @@ def local(
         min_in_sync=min_in_sync,
         cluster=cluster,
         prefer=coordination.value,
+        standby=standby,
         flags=["--shards", str(shards)],
     )
     load_kernels(Watcher())

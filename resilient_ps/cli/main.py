@@ -16,9 +16,15 @@ from resilient_ps.cli.interrupts import INTERRUPTS
 
 
 def application(arguments: list[str] | None = None, **options: Any) -> Any:
-    """All commands."""
-    from resilient_ps.cli.application import app
+    """All commands, or the one that is named, if it is one of which there are many processes."""
+    from resilient_ps.cli.alone import alone
 
+    words = sys.argv[1:] if arguments is None else arguments
+    app = alone(words[0]) if words else None
+    if app is None:
+        from resilient_ps.cli.application import app as everything
+
+        app = everything
     return app(arguments, **options)
 
 

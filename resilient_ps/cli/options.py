@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
@@ -106,26 +106,45 @@ class Where:
     deadline_s: float
 
 
-def on_cluster(deadline_s: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """For a command with a parameter `where`: it becomes --cluster, --etcd and --deadline."""
+def grouped(
+    parameter: str, make: Callable[..., object], options: Mapping[str, tuple[Any, object]]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """For a command with a parameter of this name: several options make its value.
 
-    def make(command: Callable[..., None]) -> Callable[..., None]:
+    `options`: by name, the annotation and the default; `make` takes them by these names.
+    """
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def run(*, cluster: str, etcd: str, deadline: float, **options: Any) -> None:
-            command(where=Where(etcd, cluster, deadline), **options)
+        def run(**given: Any) -> None:
+            value = make(**{name: given.pop(name) for name in options})
+            command(**{parameter: value}, **given)
 
-        own = inspect.signature(command, eval_str=True).parameters.values()
-        named = [
-            _option("cluster", ClusterOption, "default"),
-            _option("etcd", EtcdOption, "127.0.0.1:2379"),
-            _option("deadline", DeadlineOption, deadline_s),
-        ]
-        parameters = [*named, *[each for each in own if each.name != "where"]]
+        parameters = []
+        for each in inspect.signature(command, eval_str=True).parameters.values():
+            if each.name == parameter:  # here they stand in its help, too
+                parameters += [_option(name, *option) for name, option in options.items()]
+            else:
+                parameters.append(each)
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         return run
 
-    return make
+    return wrap
+
+
+def on_cluster(deadline_s: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """For a command with a parameter `where`: it becomes --cluster, --etcd and --deadline."""
+
+    def make(cluster: str, etcd: str, deadline: float) -> Where:
+        return Where(etcd, cluster, deadline)
+
+    options = {
+        "cluster": (ClusterOption, "default"),
+        "etcd": (EtcdOption, "127.0.0.1:2379"),
+        "deadline": (DeadlineOption, deadline_s),
+    }
+    return grouped("where", make, options)
 
 
 def _option(name: str, kind: Any, default: object) -> inspect.Parameter:

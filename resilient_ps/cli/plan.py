@@ -156,6 +156,12 @@ class TrainPlan:
         return dataclasses.replace(start, **self._given(**given))
 
 
+def optimiser_of(name: str | None, lr: float | None) -> Optimiser:
+    """The optimiser of this name (default: sum), with this learning rate. Raises `BadInput`."""
+    start = _new_optimiser(name or "sum")
+    return start if lr is None else start.with_lr(lr)
+
+
 def _new_optimiser(name: str) -> Optimiser:
     kind = OPTIMISERS.get(name)
     if kind is None:

@@ -6,12 +6,15 @@ import os
 import secrets
 import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from resilient_ps import __version__
+from resilient_ps.checkpoints.bootstrap import RestoreWish
+from resilient_ps.checkpoints.standby import Standby
 from resilient_ps.cli.options import (
     ClusterOption,
     EtcdOption,
@@ -20,6 +23,7 @@ from resilient_ps.cli.options import (
     MinInSyncOption,
     ReplicasOption,
 )
+from resilient_ps.cli.storing import MetricsOption, check_store, store_options, with_standby
 from resilient_ps.coordinator.controller import ClusterWishes
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.placement import MAX_SHARDS
@@ -28,12 +32,15 @@ from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.engine import ENGINE
 from resilient_ps.node import Node, NodeSettings, build_node
 from resilient_ps.runtime.addresses import Address, parse_address
+from resilient_ps.runtime.blob_bridge import BLOB_THREADS
 from resilient_ps.runtime.host import Host
 from resilient_ps.runtime.listening import listen_on
 from resilient_ps.runtime.local import REPLICAS, check_replicas
 from resilient_ps.runtime.logs import Logger, route_logging
 from resilient_ps.runtime.malloc import keep_freed_memory
+from resilient_ps.runtime.metrics import MetricsEndpoint, Source
 from resilient_ps.runtime.parallel import Cores
+from resilient_ps.storage.runtime.open import OpenedStore, open_store
 from resilient_ps.tables.warm_up import warm_up
 
 ETCD_DEADLINE_S = 3.0
@@ -55,6 +62,7 @@ class NodeDirectory:
         return Address(found.host, found.port, unix_path)
 
 
+@with_standby()
 def server(
     *,
     cluster: ClusterOption = "default",
@@ -97,6 +105,8 @@ def server(
             help="Seconds that a server may be gone before others take copies in its place.",
         ),
     ] = 60.0,
+    standby: Standby,
+    metrics: MetricsOption = "",
     log_format: LogFormatOption = "auto",
     log_level: LogLevelOption = "info",
 ) -> None:
@@ -107,10 +117,16 @@ def server(
     servers first; a second one ends it at once. The number of shards, of their replicas and of
     those that must be in sync are fixed by the first server of a new cluster.
 
+    With --store, checkpoints are made while training goes on, and a new cluster begins with the
+    newest one. Give all servers the same options on them: any of them may be the coordinator.
+    Credentials come from where the AWS tools look for them (AWS_ACCESS_KEY_ID and so on).
+
     \b
     Examples:
         resilient-ps server --cluster ctr --etcd 10.0.0.1:2379,10.0.0.2:2379 \\
             --listen 0.0.0.0:7070 --advertise 10.0.0.7:7070 --zone rack-3
+        resilient-ps server --cluster ctr --store s3://backups/training \\
+            --checkpoint-every-s 300 --keep-last 5 --metrics 127.0.0.1:9464
         resilient-ps server --listen 127.0.0.1:0 --initial-servers 2
     """
     check_replicas(replicas, min_in_sync)
@@ -144,26 +160,65 @@ def server(
         grace_s=grace,
     )
     cores = Cores()
-    node = build_node(NodeSettings(cluster, record, lease_ttl, wishes), secrets.randbits, cores)
+    settings = NodeSettings(
+        cluster,
+        record,
+        lease_ttl,
+        wishes,
+        checkpoints=standby.settings if standby.store else None,
+        restore=RestoreWish(standby.restore, standby.from_cluster),
+        loss_grace_s=standby.settings.loss_grace_s,
+    )
+    node = build_node(settings, secrets.randbits, cores, _wall_s)
     kv = EtcdKv(etcd)
-    try:
-        kv.read(ClusterKeys(cluster).config, deadline_s=ETCD_DEADLINE_S)  # is it there at all?
+    with ExitStack() as stack:
+        stack.callback(listening.close)
+        stack.callback(kv.close)
+        found = kv.read(ClusterKeys(cluster).config, deadline_s=ETCD_DEADLINE_S)
+        store = _open_store(standby, stack)
+        if store is not None:
+            check_store(standby.store, cluster, log, is_new=not found.items)
         _load_kernels(log)
         host = Host(
             node,
             listening=listening,
             kv=kv,
+            blobs=store,
+            blob_threads=_blob_threads(standby),
             directory=NodeDirectory(node),
             hello=node.hello,
             log=log,
             ready=lambda: _say_ready(name, address, log),
         )
+        if metrics:
+            figures: list[Source] = [] if store is None else [store.metrics.figures]
+            if node.conductor is not None:
+                figures.append(node.conductor.figures)
+            endpoint = stack.enter_context(MetricsEndpoint(metrics, figures))
+            log.info("metrics", address=endpoint.address)
         code = host.run()
-    finally:
-        kv.close()
-        listening.close()
     if code:
         raise typer.Exit(code)
+
+
+def _wall_s() -> int:
+    """For people and retention; nothing that has to be right depends on it."""
+    return int(time.time())
+
+
+def _open_store(standby: Standby, stack: ExitStack) -> OpenedStore | None:
+    """The store, with a connection for each of the host's threads."""
+    if not standby.store:
+        return None
+    options = store_options(standby.store, concurrency=_blob_threads(standby))
+    store = open_store(standby.store.url, options)
+    stack.callback(store.close)
+    return store
+
+
+def _blob_threads(standby: Standby) -> int:
+    """As many as objects may be in flight; reads need some too."""
+    return max(BLOB_THREADS, standby.settings.upload_concurrency)
 
 
 def _load_kernels(log: Logger) -> None:

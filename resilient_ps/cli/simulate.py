@@ -7,7 +7,7 @@ import multiprocessing
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any
@@ -18,8 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from resilient_ps.chaos.sim.minimise import minimise
 from resilient_ps.chaos.sim.outcome import Outcome, RunKind
-from resilient_ps.chaos.sim.run import run_seed, schedule_of
+from resilient_ps.chaos.sim.run import run_seed
 from resilient_ps.chaos.sim.schedule import Schedule
+from resilient_ps.chaos.sim.setup import STORE_EVERY, Setup, schedule_of, setup_of
 from resilient_ps.cli.exits import EXIT_NEGATIVE
 from resilient_ps.cli.options import JsonOption, print_json
 from resilient_ps.cli.output import remark
@@ -43,15 +44,24 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One run to be made. `only`: which of the seed's faults; None: all."""
+    """One run to be made. `only`: which of the seed's faults; None: all.
+
+    `store`: with an object store, or without one; None: as the seed decides.
+    """
 
     seed: int
     kind: RunKind
     only: tuple[int, ...] | None = None
+    store: bool | None = None
+
+    @property
+    def setup(self) -> Setup:
+        """The cluster of the run."""
+        return setup_of(self.seed, store=self.store)
 
     def schedule(self) -> Schedule:
         """The faults of the run."""
-        faults = schedule_of(self.seed)
+        faults = schedule_of(self.seed, self.setup)
         if self.only is None:
             return faults
         if not all(0 <= index < len(faults) for index in self.only):
@@ -60,12 +70,24 @@ class Task:
 
     def run(self, *, with_story: bool = False) -> Outcome:
         """Make it."""
-        return run_seed(self.seed, kind=self.kind, schedule=self.schedule(), with_story=with_story)
+        return self.run_with(self.schedule(), with_story=with_story)
+
+    def run_with(self, schedule: Schedule, *, with_story: bool = True) -> Outcome:
+        """Make it with other faults."""
+        return run_seed(
+            self.seed,
+            kind=self.kind,
+            schedule=schedule,
+            setup=self.setup,
+            with_story=with_story,
+        )
 
     def command(self, schedule: Schedule) -> str:
         """What a user types to see it again."""
-        faults = schedule_of(self.seed)
+        faults = schedule_of(self.seed, self.setup)
         text = f"resilient-ps simulate --seed {self.seed} --kind {self.kind}"
+        if self.store is not None:
+            text += " --store" if self.store else " --no-store"
         if len(schedule) < len(faults):
             indices = [str(index) for index, fault in enumerate(faults) if fault in schedule]
             text += f" --only {','.join(indices) or 'none'}"
@@ -83,7 +105,9 @@ class Tally:
     held: int = 0
     violated: list[Outcome] = field(default_factory=list)
     unknown: list[Outcome] = field(default_factory=list)
-    lost: int = 0  # runs in which a shard lost all its members
+    lost: int = 0  # runs in which a shard lost all its members, for good
+    checkpoints: int = 0
+    rollbacks: int = 0
     faults: int = 0
     acknowledged: int = 0
     virtual_s: float = 0.0
@@ -94,6 +118,8 @@ class Tally:
         self.runs += 1
         self.held += outcome.verdict == "true"
         self.lost += bool(outcome.lost_shards)
+        self.checkpoints += outcome.checkpoints
+        self.rollbacks += outcome.rollbacks
         self.faults += outcome.faults
         self.acknowledged += outcome.acknowledged
         self.virtual_s += outcome.virtual_s
@@ -148,6 +174,15 @@ def simulate(
             "--only", metavar="I,J,...", help="Of the seed's faults only these; none: no fault."
         ),
     ] = "",
+    store: Annotated[
+        bool | None,
+        typer.Option(
+            "--store/--no-store",
+            help="With an object store, checkpoints, and disasters that no replica survives; or "
+            f"without. By default every {STORE_EVERY}th seed has one.",
+            show_default=False,
+        ),
+    ] = None,
     jobs: Annotated[
         int, typer.Option("--jobs", min=1, max=JOBS_MOST, help="Processes to run seeds in.")
     ] = 1,
@@ -156,8 +191,10 @@ def simulate(
     """Run clusters under random faults in virtual time, and check every promise.
 
     Each seed decides a workload, and a schedule of crashes, pauses, partitions and troubles of
-    etcd. The same seed gives the same run everywhere. When a promise is broken, the shortest
-    schedule that still breaks it is looked for, and the run's story is told.
+    etcd. Some clusters have an object store, with troubles of its own: they make checkpoints, and
+    go back to one when a shard, all servers or etcd itself are lost. The same seed gives the same
+    run everywhere. When a promise is broken, the shortest schedule that still breaks it is looked
+    for, and the run's story is told.
 
     Exit codes: 0 all promises held, 1 one was broken, 2 a run could not be decided.
 
@@ -166,6 +203,7 @@ def simulate(
         resilient-ps simulate
         resilient-ps simulate --seeds 1000 --jobs 4 --json
         resilient-ps simulate --seed 17 --kind safety
+        resilient-ps simulate --store --seeds 100
     """
     indices = _indices(only)
     if indices is not None and (seed is None or kind is Kind.BOTH):
@@ -174,7 +212,7 @@ def simulate(
     if kind is not Kind.BOTH:
         kinds = tuple(one for one in kinds if one == kind.value)
     numbers = range(seeds) if seed is None else (seed,)
-    tasks = [Task(number, one, indices) for number in numbers for one in kinds]
+    tasks = [Task(number, one, indices, store) for number in numbers for one in kinds]
     for task in tasks[:1]:
         task.schedule()  # what is wrong with `only` is to be told before anything is run
     if jobs == 1:
@@ -184,7 +222,7 @@ def simulate(
         for outcome in _outcomes(tasks, jobs):
             tally.take(outcome)
             show()
-    failures = [_explained(outcome, indices) for outcome in _first(tally.violated)]
+    failures = [_explained(outcome, tasks[0]) for outcome in _first(tally.violated)]
     if json:
         print_json(_as_json(tally, failures))
     else:
@@ -271,12 +309,12 @@ def _first(violated: list[Outcome]) -> list[Outcome]:
     return sorted(violated, key=lambda outcome: (outcome.seed, outcome.kind))[:STORIES_MOST]
 
 
-def _explained(outcome: Outcome, only: tuple[int, ...] | None) -> Failure:
+def _explained(outcome: Outcome, like: Task) -> Failure:
     """Find the shortest schedule that fails as this run did, and let it tell its story."""
     remark(f"seed {outcome.seed}: looking for the shortest schedule that fails ...")
-    run = partial(run_seed, outcome.seed, kind=outcome.kind, with_story=True)
-    shortest = minimise(run(schedule=outcome.schedule), lambda schedule: run(schedule=schedule))
-    return Failure(shortest, Task(outcome.seed, outcome.kind, only).command(shortest.schedule))
+    task = replace(like, seed=outcome.seed, kind=outcome.kind)
+    shortest = minimise(task.run_with(outcome.schedule), task.run_with)
+    return Failure(shortest, task.command(shortest.schedule))
 
 
 def _story_of(tasks: Iterable[Task]) -> tuple[str, ...]:
@@ -300,6 +338,8 @@ def _as_json(tally: Tally, failures: list[Failure]) -> dict[str, Any]:
         "violated": named(tally.violated),
         "unknown": named(tally.unknown),
         "runs_with_lost_shards": tally.lost,
+        "checkpoints": tally.checkpoints,
+        "rollbacks": tally.rollbacks,
         "seeds_per_s": round(tally.seeds_per_s, 2),
         "runs_per_seed": tally.runs_per_seed,
         "processes": tally.processes,
@@ -321,7 +361,8 @@ def show_results(tally: Tally, failures: list[Failure], story: tuple[str, ...]) 
     runs = max(tally.runs, 1)
     print(
         f"{tally.runs} runs: {tally.held} held, {len(tally.violated)} violated, "
-        f"{len(tally.unknown)} undecided; {tally.lost} lost a shard"
+        f"{len(tally.unknown)} undecided; {tally.lost} lost a shard; "
+        f"{tally.checkpoints} checkpoints, {tally.rollbacks} rollbacks"
     )
     print(
         f"{tally.rate}; per run {tally.virtual_s / runs:.1f} virtual s, "

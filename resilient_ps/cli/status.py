@@ -11,6 +11,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from resilient_ps.cli.checkpoint_lines import checkpoint_lines
 from resilient_ps.cli.exits import EXIT_UNREACHABLE
 from resilient_ps.cli.options import ClusterOption, EtcdOption, JsonOption, print_json
 from resilient_ps.cli.output import grid, results, size_text
@@ -124,6 +125,8 @@ def render(report: ClusterReport, *, all_shards: bool) -> Iterator[RenderableTyp
         )
     if report.jobs:
         yield jobs_grid(report.jobs)
+    if report.checkpoints is not None:
+        yield checkpoint_lines(report.checkpoints)
     if report.workers:
         yield _workers(report.workers, all_workers=all_shards)
     if report.open_intents:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from resilient_ps.checkpoints.standby import Standby
+from resilient_ps.cli.local import load_kernels, running
 from resilient_ps.cli.options import (
     ClusterOption,
     ConsistencyOption,
@@ -22,7 +26,9 @@ from resilient_ps.cli.options import (
 from resilient_ps.cli.output import shout
 from resilient_ps.cli.plan import DEFAULT_BATCH_SIZE, Model, TrainPlan
 from resilient_ps.cli.progress import Training, Watcher
+from resilient_ps.cli.resuming import Resume, announce, final_checkpoint
 from resilient_ps.cli.running import ServerWatch, Trained, summed_up, train_together
+from resilient_ps.cli.storing import with_standby
 from resilient_ps.cli.worker import Pipe, Told, run_rank
 from resilient_ps.cli.workers import MAX_WORKERS, WorkerGroup
 from resilient_ps.client.connection import Client, connect
@@ -31,7 +37,11 @@ from resilient_ps.coordinator.data_shards import MAX_PER_EPOCH
 from resilient_ps.data import Dataset
 from resilient_ps.data.batch import MAX_BATCH_ROWS
 from resilient_ps.errors import BadInput
+from resilient_ps.runtime.local import LocalCluster
 
+RESTORE_PATIENCE_S = 180.0  # a cluster that lost a shard waits before it rolls back
+FINAL_DEADLINE_S = 600.0
+NOTHING = Trained(0, 0.0, None, ())
 EVICTION_CHANGES = (
     "--evict-after under BSP: when a rank is evicted, the result is no longer bitwise that of an "
     "undisturbed run"
@@ -42,6 +52,7 @@ def _option(text: str, **more: Any) -> Any:
     return typer.Option(help=text, **more)
 
 
+@with_standby()
 def train(
     *,
     model: Annotated[Model, typer.Argument(metavar="MODEL", help="logistic, softmax or mlp.")],
@@ -52,6 +63,16 @@ def train(
     spawn: Annotated[
         int, _option("Run all ranks, so many, in processes here.", min=0, max=MAX_WORKERS)
     ] = 0,
+    servers: Annotated[
+        int, _option("Run so many servers here, for the time of the training.", min=0, max=64)
+    ] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue a job that was broken off; an error if none.")
+    ] = False,
+    resume_if_any: Annotated[
+        bool, typer.Option("--resume-if-any", help="Continue it if there is one, else begin it.")
+    ] = False,
+    standby: Standby,
     cluster: ClusterOption = "default",
     etcd: EtcdOption = "127.0.0.1:2379",
     consistency: ConsistencyOption = "ssp:3",
@@ -107,9 +128,18 @@ def train(
     is done for you, up to 3 times for each rank. A rank that is not to come back is started once
     more with --retire.
 
+    With --servers a cluster is started here too; with --store, checkpoints are made meanwhile (by
+    the servers: --store and what follows it are for those of --servers), and one at the end of the
+    job. When everything was killed, the same command with --resume continues from the newest one,
+    on any number of servers: each rank behind the last clock that is in it.
+
     \b
     Examples:
         resilient-ps train logistic --dataset clicks.svm --spawn 4
+        resilient-ps train logistic --dataset clicks.svm --spawn 4 --servers 3 \\
+            --store ./checkpoints
+        resilient-ps train logistic --dataset clicks.svm --spawn 4 --servers 2 \\
+            --store ./checkpoints --resume
         resilient-ps train logistic --dataset day_0.gz --format criteo \\
             --job ctr --rank 3 --of 8 --cluster ctr --etcd 10.0.0.1:2379
         resilient-ps train mlp --dataset digits.npz --classes 10 --hidden 64 \\
@@ -131,20 +161,50 @@ def train(
         raise BadInput("--retire is for one --rank: without --spawn")
     if not spawn and rank >= of:
         raise BadInput(f"--rank {rank}: ranks are numbered from 0 to --of - 1 = {of - 1}")
+    if resume and resume_if_any:
+        raise BadInput("give --resume or --resume-if-any")
     rows = plan.open_dataset()
-    with connect(etcd, cluster, deadline_s=deadline) as client:
-        if told:
+    if told:
+        with connect(etcd, cluster, deadline_s=deadline) as client:
             run_rank(client, plan, rows, rank, of, Pipe())
-            return
-        if spawn:
-            trained = _all_ranks(client, plan, rows, spawn, etcd=etcd, deadline_s=deadline)
-        else:
-            trained = _one_rank(client, plan, rows, rank, of, retire=retire)
+        return
+    wished = Resume(required=resume) if resume or resume_if_any else None
+    with _cluster(servers, cluster, etcd, standby) as endpoints:
+        patience_s = max(deadline, RESTORE_PATIENCE_S) if wished else deadline
+        with connect(endpoints, cluster, deadline_s=patience_s) as client:
+            if wished is not None and announce(client.catalogue, job, wished) == "done":
+                trained = NOTHING
+            elif spawn:
+                trained = _all_ranks(client, plan, rows, spawn, endpoints, deadline)
+            else:
+                trained = _one_rank(client, plan, rows, rank, of, retire=retire)
+            is_over = client.catalogue.job(job).state == "done"
+            last = None
+            if standby.store and is_over and trained is not NOTHING:
+                last = final_checkpoint(client.catalogue, FINAL_DEADLINE_S)
     result = {"job": job, "of": spawn or of, **_as_json(trained)}
+    if standby.store:
+        result["checkpoint"] = None if last is None else last.id
     if json:
         print_json(result)
     else:
         print(_summary(job, trained))
+
+
+@contextmanager
+def _cluster(servers: int, cluster: str, etcd: str, standby: Standby) -> Iterator[str]:
+    """Endpoints of the coordination: as told, or of a cluster of our own."""
+    if not servers:
+        yield etcd
+        return
+    processes = LocalCluster(servers, cluster=cluster, standby=standby)
+    watcher = Watcher()
+    load_kernels(watcher)
+    with ExitStack() as stack:
+        with watcher.stage(f"starting {servers} servers") as stage:
+            stack.enter_context(running(processes))
+            stage.done = f"{servers} servers are up, coordination: {processes.coordination.kind}"
+        yield ",".join(processes.endpoints)
 
 
 def _one_rank(
@@ -178,7 +238,7 @@ class _Shown:
 
 
 def _all_ranks(
-    client: Client, plan: TrainPlan, dataset: Dataset, of: int, *, etcd: str, deadline_s: float
+    client: Client, plan: TrainPlan, dataset: Dataset, of: int, etcd: str, deadline_s: float
 ) -> Trained:
     plan.build_model(dataset)  # refuses what is wrong before anything is started
     counts = dataset.batches_per_rank(of, plan.batch_size, plan.epochs)

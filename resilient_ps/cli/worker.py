@@ -16,8 +16,9 @@ from typing import Protocol
 
 from resilient_ps.cli.plan import TrainPlan
 from resilient_ps.client.connection import Client
+from resilient_ps.client.resuming import resume_loudly
 from resilient_ps.data import Dataset
-from resilient_ps.errors import DeadlineExceeded
+from resilient_ps.errors import DeadlineExceeded, RolledBack
 from resilient_ps.models import Progress
 from resilient_ps.tables.warm_up import warm_up_client
 
@@ -155,16 +156,20 @@ def run_rank(
         teller.begin(worker.clock, int((worker.cursor or {}).get("rows", 0)))
         if retire:
             worker.retire()
-        model.train(
-            worker,
-            dataset,
-            batch_size=plan.batch_size,
-            epochs=plan.epochs,
-            schedule=plan.schedule,
-            data_shards=plan.data_shards,
-            on_batch=teller.on_batch,
-        )
+        while True:
+            model.train(
+                worker,
+                dataset,
+                batch_size=plan.batch_size,
+                epochs=plan.epochs,
+                schedule=plan.schedule,
+                data_shards=plan.data_shards,
+                on_batch=teller.on_batch,
+            )
+            try:
+                client.finish_rank(plan.job, rank, worker.incarnation)
+                break
+            except RolledBack as error:  # what was done last is undone
+                resume_loudly(worker, error)
         clock = worker.clock
-    told = teller.end(clock)
-    client.finish_rank(plan.job, rank)
-    return told
+    return teller.end(clock)

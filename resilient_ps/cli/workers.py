@@ -20,7 +20,6 @@ from resilient_ps.cli.exits import EXIT_BUG, EXIT_SUPERSEDED, EXIT_UNREACHABLE, 
 from resilient_ps.cli.interrupts import INTERRUPTS
 from resilient_ps.cli.plan import TrainPlan
 from resilient_ps.cli.worker import GO, Told
-from resilient_ps.coordinator.runtime.spawn import spawn
 from resilient_ps.errors import (
     BadInput,
     Bug,
@@ -30,6 +29,7 @@ from resilient_ps.errors import (
     ResilientPsError,
     Unavailable,
 )
+from resilient_ps.runtime.spawn import spawn
 
 MAX_WORKERS = 64
 READY_DEADLINE_S = 120.0
@@ -189,6 +189,11 @@ class WorkerGroup:
     def ended(self) -> bool:
         """Have all ended well?"""
         return all(worker.ended for worker in self.workers)
+
+    def kill(self) -> None:
+        """SIGKILL to all; nobody is started again."""
+        for worker in self.workers:
+            worker.signal(signal.SIGKILL)
 
     def stop(self) -> None:
         """End all that still run."""

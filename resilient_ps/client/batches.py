@@ -13,20 +13,25 @@ Who finds no data shard left waits while others have some in hand, for they may 
 Meanwhile it ticks empty clocks, as fast as its consistency lets it read, so that nobody waits for
 it. At the end all ranks tick up to the same clock: the highest of all that had a data shard, and as
 many more as who waited can be ahead.
+
+When the cluster went back to a checkpoint, the worker is resumed where the next batch is asked for
+(`resuming`), and reading goes on behind the restored cursor: what was read since is read again. A
+batch that was given out before is not ticked then.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from resilient_ps.client.data_shards import Changed, Leases
+from resilient_ps.client.resuming import check_life, resume_loudly, resuming
 from resilient_ps.consistency import ASP, BSP, SSP, Consistency
-from resilient_ps.coordinator.data_shards import MAX_PER_EPOCH, Grant, Over, Wait
+from resilient_ps.coordinator.data_shards import MAX_PER_EPOCH, DataShards, Grant, Over, Wait
 from resilient_ps.data.shards import LineStride
-from resilient_ps.errors import BadInput, DeadlineExceeded
+from resilient_ps.errors import BadInput, DeadlineExceeded, RolledBack
 
 if TYPE_CHECKING:
     from resilient_ps.client.worker import Worker
@@ -63,12 +68,19 @@ def static_batches(
     worker: Worker, dataset: Batches[Batch], batch_size: int, epochs: int
 ) -> Iterator[Batch]:
     """The rank's own part of the data."""
+    return resuming(worker, lambda: _static(worker, dataset, batch_size, epochs))
+
+
+def _static(
+    worker: Worker, dataset: Batches[Batch], batch_size: int, epochs: int
+) -> Iterator[Batch]:
     cursor = worker.cursor or {}
     if "grant" in cursor:
         raise BadInput(_other_schedule("static", "dynamic"))
-    rank, of = worker.rank, worker.of
+    rank, of, resumed = worker.rank, worker.of, worker.resumed
     for batch in dataset.batches(rank, of, batch_size, epochs, cursor=cursor.get("data")):
         yield batch
+        check_life(worker, resumed)
         worker.tick(_cursor_behind(worker, batch))
     counts = dataset.batches_per_rank(of, batch_size, epochs)
     if counts is None:
@@ -85,7 +97,7 @@ class DynamicBatches(Generic[Batch]):
     def __init__(
         self,
         worker: Worker,
-        leases: Leases,
+        leases: Callable[[], Leases],
         dataset: Batches[Batch],
         batch_size: int,
         epochs: int,
@@ -95,16 +107,30 @@ class DynamicBatches(Generic[Batch]):
         if worker.cursor and "grant" not in worker.cursor:
             raise BadInput(_other_schedule("dynamic", "static"))
         self._worker = worker
-        self._leases = leases
+        self._new_leases = leases
         self._dataset = dataset
         self._batch_size = batch_size
         self._epochs = epochs
         self._patience_s = patience_s
-        per_epoch = data_shards or data_shards_per_epoch(dataset, worker.of, batch_size)
-        self._record = leases.open(_identity(dataset), per_epoch)
+        self._per_epoch = data_shards or data_shards_per_epoch(dataset, worker.of, batch_size)
+        try:
+            self._record = self._open()
+        except RolledBack as error:
+            resume_loudly(worker, error)
+            self._record = self._open()
+
+    def _open(self) -> DataShards:
+        self._opened_in, self._leases = self._worker.resumed, self._new_leases()
+        return self._leases.open(_identity(self._dataset), self._per_epoch)
 
     def __iter__(self) -> Iterator[Batch]:
+        return resuming(self._worker, self._walk)
+
+    def _walk(self) -> Iterator[Batch]:
         worker = self._worker
+        resumed = worker.resumed
+        if self._opened_in != resumed:
+            self._record = self._open()
         grant = self._last(None) if worker.retiring else self._next(None)
         while grant is not None:
             for batch in self._read(grant):
@@ -113,6 +139,7 @@ class DynamicBatches(Generic[Batch]):
                     return
                 worker.has_batch = True
                 yield batch
+                check_life(worker, resumed)
                 worker.tick(_cursor_behind(worker, batch, grant=grant.grant))
                 worker.has_batch = False
             grant = self._last(grant) if worker.retiring else self._next(grant)
@@ -120,10 +147,13 @@ class DynamicBatches(Generic[Batch]):
             worker.leave()
 
     def _read(self, grant: Grant) -> Iterator[Batch]:
-        """What is not ticked yet of a data shard."""
-        record = self._record
+        """What is not ticked yet of a data shard. Whoever had it before did its part in earlier
+        clocks than we do ours, so that a cut has either nothing of ours or all of theirs."""
+        record, worker = self._record, self._worker
         place, epoch = record.place(grant.number), record.epoch(grant.number)
-        start = resume_behind(self._worker.cursor, grant)
+        while worker.clock - 1 < grant.after:
+            worker.tick()
+        start = resume_behind(worker.cursor, grant)
         if start is None:
             start = self._dataset.beginning(place, record.per_epoch, epoch)
         return self._dataset.batches(

@@ -15,8 +15,10 @@ from resilient_ps.coordinator.kv import Compare, Delete, KeyValue, Kv, Put, Txn,
 from resilient_ps.coordinator.records import (
     EVICT_LEAST_S,
     EVICT_MOST_S,
+    ClusterConfig,
     IntentRecord,
     JobRecord,
+    RestoreRecord,
     TableRecord,
     counter_bytes,
     read_counter,
@@ -24,11 +26,14 @@ from resilient_ps.coordinator.records import (
 from resilient_ps.errors import (
     BadInput,
     DeadlineExceeded,
+    Fenced,
     FixTheCall,
     NotFound,
     Reopen,
     RetryLater,
+    RolledBack,
     SpecMismatch,
+    Unavailable,
 )
 from resilient_ps.split import TableHandle
 from resilient_ps.tables.spec import TableSpec, spec_from_json
@@ -44,6 +49,16 @@ class Catalogue:
         self.keys = ClusterKeys(cluster)
         self.kv = kv
         self._deadline_s = deadline_s
+
+    def incarnation(self) -> int:
+        """In which incarnation the cluster is. Raises `NotFound`."""
+        return self._config()[0].incarnation
+
+    def _config(self) -> tuple[ClusterConfig, KeyValue]:
+        item = self._get(self.keys.config)
+        if item is None:
+            raise NotFound(f"there is no cluster {self.keys.cluster!r}")
+        return ClusterConfig.from_bytes(item.value, item.key), item
 
     # -- tables
 
@@ -74,7 +89,8 @@ class Catalogue:
             number, guard, put = self._draw("tables")
             key = self.keys.table(spec.name)
             record = TableRecord(number, spec.to_json())
-            txn = Txn((guard, absent(key)), (put, Put(key, record.to_bytes())))
+            guards = (guard, absent(key), self._settled())
+            txn = Txn(guards, (put, Put(key, record.to_bytes())))
             return TableHandle(number, spec) if self.kv.txn(txn).succeeded else None
 
         return self._until(f"creating table {spec.name!r}", attempt)
@@ -124,7 +140,8 @@ class Catalogue:
             number, guard, put = self._draw("jobs")
             key = self.keys.job(name)
             record = JobRecord(number, name, mode, ranks, "running", evict_after_s)
-            txn = Txn((guard, absent(key)), (put, Put(key, record.to_bytes())))
+            guards = (guard, absent(key), self._settled())
+            txn = Txn(guards, (put, Put(key, record.to_bytes())))
             return job_spec(record) if self.kv.txn(txn).succeeded else None
 
         if evict_after_s is not None and not (
@@ -163,22 +180,37 @@ class Catalogue:
 
     # -- ranks and intents
 
-    def draw_incarnation(self, job: str, rank: int) -> int:
-        """The number of a new process of this rank: larger than all before it."""
+    def draw_incarnation(self, job: str, rank: int, *, held: int = 0) -> int:
+        """The number of a new process of this rank: larger than all before it.
+
+        `held`: that of a process which goes on after a rollback. Raises `Fenced` where another one
+        has taken the rank over from it.
+        """
+        tried: set[int] = set()  # an attempt whose answer was lost may have drawn it
 
         def attempt() -> int | None:
-            if self._leaving(job, rank):
+            leaves = self._leaves(job, rank)
+            if any(intent.state == "open" for intent in leaves):
                 return None  # the coordinator draws this rank's numbers until it has left
             number, txn = self._incarnation(job, rank)
+            own = tried | {intent.incarnation for intent in leaves}
+            others = set(range(held + 1, number)) - own
+            if held and others:
+                raise Fenced(
+                    f"rank {rank} of job {job!r} was taken over by another process (incarnation "
+                    f"{number - 1}, this one is {held}): end this process"
+                )
+            tried.add(number)
             return number if self.kv.txn(txn).succeeded else None
 
         return self._until(f"drawing an incarnation for rank {rank} of job {job!r}", attempt)
 
-    def finish_rank(self, job: str, rank: int) -> bool:
+    def finish_rank(self, job: str, rank: int, incarnation: int = 0) -> bool:
         """Record that the rank has nothing left to do; is that true of all ranks of the job now?
 
         It is true until another process takes the rank over. A rank that was taken out of the job
-        from outside never says so.
+        from outside never says so. `incarnation`: of the cluster, in which that is so (0: in
+        whichever). Raises `RolledBack` if it is over.
         """
 
         def attempt() -> bool | None:
@@ -186,10 +218,21 @@ class Catalogue:
             if drawn is None:
                 return False  # the job was removed
             put = Put(self.keys.finished(job, rank), drawn.value)
-            txn = Txn((unchanged(drawn.key, drawn.mod_revision),), (put,))
+            same = (self._same(incarnation),) if incarnation else ()
+            txn = Txn((unchanged(drawn.key, drawn.mod_revision), *same), (put,))
             return self._all_finished(job) if self.kv.txn(txn).succeeded else None
 
         return self._until(f"recording the end of rank {rank} of job {job!r}", attempt)
+
+    def _same(self, incarnation: int) -> Compare:
+        """A guard that holds while the cluster is in this incarnation."""
+        config, item = self._config()
+        if incarnation != config.incarnation:
+            raise RolledBack(
+                "the cluster was rolled back, and is at incarnation "
+                f"{config.incarnation} now: call resume()"
+            )
+        return unchanged(item.key, item.mod_revision)
 
     def _all_finished(self, job: str) -> bool:
         item = self._get(self.keys.job(job))
@@ -206,13 +249,17 @@ class Catalogue:
             for rank in ranks
         )
 
-    def propose(self, kind: str, job: str, rank: int) -> IntentRecord:
+    def propose(self, kind: str, job: str, rank: int, incarnation: int = 0) -> IntentRecord:
         """Write an intent (`join` or `leave`) and wait until the coordinator has executed it.
 
-        Raises `Reopen` when it was aborted, `DeadlineExceeded` when nobody executes it in time, and
+        `incarnation`: of the cluster, in which it is meant (0: in whichever).
+        Raises `Reopen` when it was aborted, `RolledBack` when the cluster went back to a checkpoint
+        before it was carried out, `DeadlineExceeded` when nobody executes it in time, and
         `FixTheCall` for the leave of a rank that has a data shard in hand.
         """
-        number = self._until(f"proposing a {kind}", lambda: self._propose(kind, job, rank))
+        number = self._until(
+            f"proposing a {kind}", lambda: self._propose(kind, job, rank, incarnation)
+        )
 
         def attempt() -> IntentRecord | None:
             item = self._get(self.keys.intent(number))
@@ -220,22 +267,28 @@ class Catalogue:
             return record if record is not None and record.state != "open" else None
 
         record = self._until(f"intent {number} ({kind} of rank {rank} of job {job!r})", attempt)
+        if record.state == "aborted" and record.result.get("why") == "rolled back":
+            raise RolledBack(
+                f"the cluster was rolled back before the {kind} of rank {rank} of job {job!r} was "
+                "carried out: call resume()"
+            )
         if record.state == "aborted":
             raise Reopen(f"the {kind} of rank {rank} of job {job!r} failed: {record.result}")
         return record
 
-    def _propose(self, kind: str, job: str, rank: int) -> int | None:
+    def _propose(self, kind: str, job: str, rank: int, incarnation: int = 0) -> int | None:
         self.job(job)
+        same = (self._same(incarnation),) if incarnation else ()
         number, guard, put = self._draw("intents")
-        incarnation, drawn = 0, Txn((), ())
+        of_rank, drawn = 0, Txn((), ())
         if kind == "leave":
-            incarnation, drawn = self._incarnation(job, rank)
+            of_rank, drawn = self._incarnation(job, rank)
             guards = (*drawn.compares, self._empty_handed(job, rank))
             drawn = Txn(guards, drawn.success)
-        record = IntentRecord(number, kind, job, rank, incarnation, "open")  # type: ignore[arg-type]
+        record = IntentRecord(number, kind, job, rank, of_rank, "open")  # type: ignore[arg-type]
         key = self.keys.intent(number)
         txn = Txn(
-            (guard, absent(key), *drawn.compares),
+            (guard, absent(key), *same, *drawn.compares),
             (put, Put(key, record.to_bytes()), *drawn.success),
         )
         return number if self.kv.txn(txn).succeeded else None
@@ -260,12 +313,11 @@ class Catalogue:
             )
         return unchanged(key, item.mod_revision)
 
-    def _leaving(self, job: str, rank: int) -> bool:
+    def _leaves(self, job: str, rank: int) -> list[IntentRecord]:
+        """The rank's intents to leave, open or not."""
         items = self.kv.read(self.keys.intents, prefix=True, deadline_s=self._deadline_s).items
         intents = (IntentRecord.from_bytes(item.value, item.key) for item in items)
-        return any(
-            (i.state, i.kind, i.job, i.rank) == ("open", "leave", job, rank) for i in intents
-        )
+        return [i for i in intents if (i.kind, i.job, i.rank) == ("leave", job, rank)]
 
     def _incarnation(self, job: str, rank: int) -> tuple[int, Txn]:
         key = self.keys.rank(job, rank)
@@ -279,6 +331,16 @@ class Catalogue:
     def _get(self, key: bytes) -> KeyValue | None:
         items = self.kv.read(key, deadline_s=self._deadline_s).items
         return items[0] if items else None
+
+    def _settled(self) -> Compare:
+        """A guard that holds while nothing is being restored. Raises `Unavailable`."""
+        key = self.keys.restore
+        item = self._get(key)
+        if item is None:
+            return absent(key)
+        if not RestoreRecord.from_bytes(item.value, key).registered:
+            raise Unavailable("the cluster is being restored: its tables and jobs come back first")
+        return unchanged(key, item.mod_revision)
 
     def _draw(self, counter: Counter) -> tuple[int, Compare, Put]:
         key = self.keys.counter(counter)

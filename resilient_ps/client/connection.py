@@ -10,23 +10,24 @@ from typing import Any, Self
 
 from resilient_ps.client.catalogue import Catalogue
 from resilient_ps.client.heartbeat import Heartbeat
-from resilient_ps.client.inspect import no_such_cluster
+from resilient_ps.client.opening import announce_table, bind, broadcast
 from resilient_ps.client.tables import DenseTable, SparseTable
-from resilient_ps.client.worker import Worker, announce_table, bind, broadcast
+from resilient_ps.client.waiting import wait_for_cluster
+from resilient_ps.client.worker import Worker
 from resilient_ps.consistency import Consistency, JobSpec, parse_consistency
-from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import Kv
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
-from resilient_ps.errors import BadInput, NotFound, Unavailable
+from resilient_ps.errors import BadInput, NotFound, RolledBack
 from resilient_ps.ids import WorkerId
 from resilient_ps.messages import PROTOCOL, Hello, Kind
-from resilient_ps.routing import Routing, routing_from
+from resilient_ps.routing import Routing
 from resilient_ps.runtime.driver import Driver, deadline_after
 from resilient_ps.session import Session
 from resilient_ps.takeover import Step
 
 DEFAULT_ETCD = "127.0.0.1:2379"
-POLL_S = 0.05
+
+__all__ = ["Client", "connect", "wait_for_cluster"]
 
 
 class Client:
@@ -41,6 +42,7 @@ class Client:
         self._deadline_s = deadline_s
         self.catalogue = Catalogue(kv, cluster, deadline_s)
         self._driver = self._new_driver("reader", wait_for_cluster(kv, cluster, deadline_s))
+        self._tables: dict[str, SparseTable | DenseTable] = {}
 
     def worker(
         self,
@@ -75,18 +77,21 @@ class Client:
         except BaseException:
             heartbeat.ask_to_stop()
             raise
-        return Worker(driver, self.catalogue, spec, self._deadline_s, heartbeat)
+        return Worker(driver, self.catalogue, spec, self._deadline_s, heartbeat, evict_after_s)
 
     def _open_worker(self, spec: JobSpec, worker: WorkerId) -> Driver:
+        until_ns = deadline_after(self._deadline_s)
         driver = self._new_driver(f"worker {spec.name}/{worker.rank}", self.routing())
         op = driver.next_op()
         with driver.lock:
             driver.perform(driver.session.open_worker(op, spec, worker, time.monotonic_ns()))
-            outcome = driver.wait(op, deadline_after(self._deadline_s))
-        if outcome.error is not None:
-            driver.close()
-            raise outcome.error
-        return driver
+            outcome = driver.wait(op, until_ns)
+        if outcome.error is None:
+            return driver
+        driver.close()
+        if isinstance(outcome.error, RolledBack) and time.monotonic_ns() < until_ns:
+            return self._open_worker(spec, worker)  # it has seen nothing of the incarnation before
+        raise outcome.error
 
     def join(self, job: str, rank: int) -> Worker:
         """Add a rank to a running job, and run it: it starts at the lowest clock that is safe."""
@@ -102,7 +107,31 @@ class Client:
             names = ", ".join(self.catalogue.tables()) or "-"
             raise NotFound(f"there is no table {name!r}; tables: {names}")
         announce_table(self._driver, handle, self._deadline_s)
-        return bind(handle, self._driver, self._deadline_s, writable=False)
+        self._tables[name] = bind(handle, self._driver, self._deadline_s, writable=False)
+        return self._tables[name]
+
+    def resume(self) -> None:
+        """Go on reading after `RolledBack`: tables that this client has opened show what is now.
+
+        Raises `Unavailable` when the cluster is not complete by the deadline, `NotFound` for a
+        table that is no longer there.
+        """
+        driver = self._driver
+        with driver.lock:
+            before = driver.session.routing.incarnation
+            told = isinstance(driver.session.broken, RolledBack)
+            if not told and self.catalogue.incarnation() <= before:
+                return
+            routing = wait_for_cluster(self._kv, self.cluster, self._deadline_s, after=before)
+            op, me = driver.next_op(), driver.session.worker
+            driver.perform(driver.session.resume(op, routing, me, time.monotonic_ns()))
+            driver.take(op)
+        for name, table in self._tables.items():
+            handle = self.catalogue.table(name)
+            if handle is None:
+                raise NotFound(f"there is no table {name!r} in what the cluster went back to")
+            announce_table(driver, handle, self._deadline_s)
+            table.rebind(handle)
 
     def drop_table(self, name: str) -> None:
         """Forget a table and everything in it. Raises `NotFound`."""
@@ -114,9 +143,13 @@ class Client:
         record = self.catalogue.set_job_state(name, state)
         self._broadcast(Kind.CLOSE_JOB, job=record.job_id)
 
-    def finish_rank(self, job: str, rank: int) -> None:
-        """This rank has nothing left to do; the last one to say so marks the job as `done`."""
-        if self.catalogue.finish_rank(job, rank):
+    def finish_rank(self, job: str, rank: int, incarnation: int = 0) -> None:
+        """This rank has nothing left to do; the last one to say so marks the job as `done`.
+
+        `incarnation`: of the cluster, in which the rank came to its end (`Worker.incarnation`).
+        Raises `RolledBack` if it is over: what the rank did last may be undone.
+        """
+        if self.catalogue.finish_rank(job, rank, incarnation):
             self.end_job(job, "done")
 
     def remove_job(self, name: str) -> None:
@@ -177,26 +210,3 @@ def connect(
     except BaseException:
         kv.close()
         raise
-
-
-def wait_for_cluster(kv: Kv, cluster: str, deadline_s: float) -> Routing:
-    """The routing, once every shard has a live primary."""
-    keys = ClusterKeys(cluster)
-    deadline = time.monotonic() + deadline_s
-    while True:
-        result = kv.read(keys.prefix, prefix=True, deadline_s=deadline_s)
-        routing = routing_from(result.items, keys)
-        if routing is not None:
-            orphans = [shard for shard in range(routing.shards) if routing.peer(shard) is None]
-            if not orphans:
-                return routing
-        if time.monotonic() >= deadline:
-            break
-        time.sleep(POLL_S)
-    if routing is None:
-        raise no_such_cluster(kv, keys)
-    raise Unavailable(
-        f"cluster {cluster!r} is not complete after {deadline_s:g} s: "
-        f"{routing.describe(orphans[0])}"
-        + (f" (and {len(orphans) - 1} more shards)" if len(orphans) > 1 else "")
-    )

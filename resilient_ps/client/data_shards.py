@@ -26,13 +26,14 @@ from resilient_ps.coordinator.data_shards import (
 )
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import KeyValue, Kv, ReadResult, Reset, WatchBatch
-from resilient_ps.coordinator.records import counter_bytes
+from resilient_ps.coordinator.records import ClusterConfig, counter_bytes
 from resilient_ps.errors import (
     BadInput,
     DeadlineExceeded,
     Fenced,
     NotFound,
     RetryLater,
+    RolledBack,
     SpecMismatch,
 )
 from resilient_ps.ids import WorkerId
@@ -49,6 +50,7 @@ class _Read(NamedTuple):
 
     item: KeyValue | None
     record: DataShards | None
+    config: KeyValue
     revision: int
 
 
@@ -58,17 +60,27 @@ class _Written(NamedTuple):
 
 
 class Leases:
-    """What the data shards of a job are to one incarnation of a rank."""
+    """What the data shards of a job are to one incarnation of a rank, in one of the cluster.
+
+    All methods raise `RolledBack` when the cluster has another `incarnation`.
+    """
 
     def __init__(
-        self, kv: Kv, keys: ClusterKeys, job: JobSpec, worker: WorkerId, deadline_s: float
+        self,
+        kv: Kv,
+        keys: ClusterKeys,
+        job: JobSpec,
+        worker: WorkerId,
+        incarnation: int,
+        deadline_s: float,
     ) -> None:
         self._kv = kv
         self._keys = keys
         self._job = job.name
         self._job_id = job.job
+        self._worker = worker
         self._rank = worker.rank
-        self._incarnation = worker.incarnation
+        self._incarnation = incarnation
         self._deadline_s = deadline_s
 
     def open(self, dataset: str, per_epoch: int) -> DataShards:
@@ -151,7 +163,7 @@ class Leases:
             new = decide(read.record)
             if new == read.record:
                 return _Written(new, read.revision)
-            txn = writing(self._keys, self._job, self._rank, self._incarnation, read.item, new)
+            txn = writing(self._keys, self._job, self._worker, read.item, read.config, new)
             written = self._kv.txn(txn, deadline_s=CALL_S)
             return _Written(new, written.revision) if written.succeeded else None
 
@@ -159,21 +171,35 @@ class Leases:
 
     def _read(self) -> _Read:
         read = self._kv.txn(reading(self._keys, self._job, self._rank), deadline_s=CALL_S)
-        at, counter = read.results
+        at, counter, config = read.results
         assert isinstance(at, ReadResult)
         assert isinstance(counter, ReadResult)
+        assert isinstance(config, ReadResult)
+        self._check(config.items)
         if not counter.items:
             raise NotFound(f"job {self._job!r} was removed while rank {self._rank} was running")
-        if counter.items[0].value != counter_bytes(self._incarnation):
+        if counter.items[0].value != counter_bytes(self._worker.incarnation):
             raise Fenced(
                 f"rank {self._rank} of job {self._job!r} was taken over by another process, or is "
-                f"leaving (this one is incarnation {self._incarnation}): end this process"
+                f"leaving (this one is incarnation {self._worker.incarnation}): end this process"
             )
         item = at.items[0] if at.items else None
         record = None if item is None else DataShards.from_bytes(item.value, item.key)
         if record is not None and record.job_id != self._job_id:
             record = None  # of a removed job that had this name
-        return _Read(item, record, read.revision)
+        return _Read(item, record, config.items[0], read.revision)
+
+    def _check(self, items: tuple[KeyValue, ...]) -> None:
+        """Is the configuration that of our incarnation of the cluster?"""
+        if not items:
+            raise NotFound(f"there is no cluster {self._keys.cluster!r} any more")
+        found = ClusterConfig.from_bytes(items[0].value, items[0].key).incarnation
+        if found != self._incarnation:
+            raise RolledBack(
+                f"the cluster was rolled back, and is at incarnation {found} now: rank "
+                f"{self._rank} worked on data shards in incarnation {self._incarnation}. Call "
+                "resume() to go on"
+            )
 
     def _until(self, attempt: Callable[[], T | None]) -> T:
         end_s = time.monotonic() + self._deadline_s

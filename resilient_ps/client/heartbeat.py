@@ -38,6 +38,7 @@ class Heartbeat:
         }
         self._kv = kv
         self._keys = ClusterKeys(cluster)
+        self._of = (job, rank)
         self._text = json.dumps({"heartbeat": beat})
         self._last = json.dumps({"goodbye": beat})
         self._beat_s = beat_s
@@ -45,6 +46,15 @@ class Heartbeat:
         self._stopped = threading.Event()
         name = f"heartbeat {job}/{rank}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def again(self, incarnation: int) -> Heartbeat:
+        """That of the next incarnation of the rank in this process; ours ends."""
+        self.ask_to_stop()
+        job, rank = self._of
+        cluster, beat_s = self._keys.cluster, self._beat_s
+        return Heartbeat(
+            self._kv, cluster, job=job, rank=rank, incarnation=incarnation, beat_s=beat_s
+        )
 
     def start(self) -> None:
         """Begin; the first beat follows at once."""

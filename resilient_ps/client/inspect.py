@@ -99,11 +99,18 @@ def ask_all(probes: Iterable[ServerProbe], deadline_s: float = 2.0) -> dict[str,
         return {p.server: told for p, told in zip(asked, threads.map(ask, asked), strict=True)}
 
 
-def no_such_cluster(kv: Kv, keys: ClusterKeys) -> NotFound:
-    """The error for a cluster that etcd does not know, naming those that it knows."""
+def no_such_cluster(kv: Kv, keys: ClusterKeys) -> NotFound | Unavailable:
+    """The error for a cluster without a configuration, naming those that etcd knows."""
+    known = clusters(kv)
+    if keys.cluster in known:
+        return Unavailable(
+            f"cluster {keys.cluster!r} has servers, but is not there yet: they wait for its store, "
+            "or for more servers; their logs say which (`resilient-ps doctor --store` examines the "
+            "store)"
+        )
     return NotFound(
         f"there is no cluster {keys.cluster!r} in this etcd; clusters: "
-        f"{', '.join(clusters(kv)) or 'none'}. Start servers with "
+        f"{', '.join(known) or 'none'}. Start servers with "
         f"`resilient-ps server --cluster {keys.cluster}`"
     )
 

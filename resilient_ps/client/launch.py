@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
+from resilient_ps.checkpoints.settings import CheckpointSettings
+from resilient_ps.checkpoints.standby import AUTO, Standby, StorePlace
 from resilient_ps.client.connection import Client, connect, wait_for_cluster
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.coordinator.runtime.processes import Prefer
@@ -47,6 +49,9 @@ def local_cluster(
     min_in_sync: int = 1,
     name: str = "local",
     coordination: Prefer = "auto",
+    store: str = "",
+    checkpoints: CheckpointSettings | None = None,
+    restore: str = AUTO,
     server_flags: Sequence[str] = (),
 ) -> Iterator[RunningCluster]:
     """Run `servers` server processes and a coordination process on loopback ports.
@@ -57,6 +62,11 @@ def local_cluster(
 
     `coordination`: "etcd", "embedded" (a process of our own, in memory), or "auto": etcd where it
     is installed. Everything ends with the block, on an exception and on Ctrl-C too.
+
+    `store`: where checkpoints lie ("s3://bucket/prefix", or a folder; "": there are none), and
+    `checkpoints`: when they are made; by default when the cost of one and the usual rate of
+    failures say so. `restore`: what the cluster begins with: "auto" (the newest checkpoint in the
+    store, if there is any), "none", "latest", "clock:N", "time:2026-07-01T23:30", or the id of one.
     """
     with LocalCluster(
         servers,
@@ -64,6 +74,9 @@ def local_cluster(
         min_in_sync=min_in_sync,
         cluster=name,
         prefer=coordination,
+        standby=Standby(
+            StorePlace(store), checkpoints or CheckpointSettings(auto=True), restore=restore
+        ),
         flags=server_flags,
     ) as processes:
         with closing(EtcdKv(processes.endpoints)) as kv:

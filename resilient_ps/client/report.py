@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from resilient_ps.client.checkpoint_report import CheckpointReport, checkpoint_report
 from resilient_ps.client.inspect import ServerProbe, ask_all, no_such_cluster
 from resilient_ps.client.shard_report import ShardReport, shard_reports
 from resilient_ps.coordinator.keys import ClusterKeys
@@ -24,6 +25,7 @@ from resilient_ps.routing import address_of
 from resilient_ps.tables.spec import SparseSpec, TableSpec, spec_from_json
 
 WORKERS = json.dumps({"workers": {}})
+CHECKPOINTS = json.dumps({"checkpoints": {}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class IntentReport:
-    """A join or leave that the coordinator has not carried out yet."""
+    """What the coordinator has not carried out yet; `job` is "" where it concerns all."""
 
     number: int
     kind: str
@@ -124,6 +126,7 @@ class ClusterReport:
     workers: tuple[WorkerReport, ...]
     open_intents: tuple[IntentReport, ...]
     problems: tuple[str, ...] = ()
+    checkpoints: CheckpointReport | None = None
 
     @property
     def healthy(self) -> bool:
@@ -144,30 +147,37 @@ def inspect_cluster(kv: Kv, cluster: str, *, deadline_s: float = 2.0) -> Cluster
         raise no_such_cluster(kv, keys)
     probes = [ServerProbe(cluster, server.server, address_of(server)) for server in view.servers]
     told = ask_all(probes, deadline_s)
-    workers = _ask_for_workers(probes, _coordinator(view), told, deadline_s)
+    coordinator = _coordinator(view)
+    workers = _ask_coordinator(probes, coordinator, told, deadline_s, WORKERS)
+    checkpoints = _ask_coordinator(probes, coordinator, told, deadline_s, CHECKPOINTS)
     for probe in probes:
         probe.close()
-    return _report(view, view.config, told, workers)
+    return _report(view, view.config, told, workers, checkpoints)
 
 
-def _ask_for_workers(
+def _ask_coordinator(
     probes: Sequence[ServerProbe],
     coordinator: str | None,
     told: Mapping[str, Any],
     deadline_s: float,
+    what: str,
 ) -> Mapping[str, Any]:
-    """What the coordinator has heard of workers; nothing where it does not answer."""
+    """What only the coordinator knows; nothing where it does not answer."""
     for probe in probes:
         if probe.server == coordinator and isinstance(told.get(probe.server), dict):
             try:
-                return probe.ask(deadline_s, WORKERS)
+                return probe.ask(deadline_s, what)
             except ResilientPsError:
                 return {}
     return {}
 
 
 def _report(
-    view: ClusterView, config: ClusterConfig, told: Mapping[str, Any], workers: Mapping[str, Any]
+    view: ClusterView,
+    config: ClusterConfig,
+    told: Mapping[str, Any],
+    workers: Mapping[str, Any],
+    checkpoints: Mapping[str, Any],
 ) -> ClusterReport:
     shards = shard_reports(view, config.shards, told)
     answers = [status for _, status in sorted(told.items()) if isinstance(status, dict)]
@@ -189,6 +199,7 @@ def _report(
         workers=tuple(_worker(worker) for worker in workers.get("workers", ())),
         open_intents=tuple(_intent(intent) for intent in view.open_intents),
         problems=(*view.problems, *_left_out(told, workers)),
+        checkpoints=checkpoint_report(view, checkpoints),
     )
 
 

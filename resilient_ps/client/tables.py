@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from resilient_ps.calls import Split
 from resilient_ps.client.future import Future
 from resilient_ps.errors import BadInput, FixTheCall
+from resilient_ps.quick_calls import PlainTable, plain_table
 from resilient_ps.runtime.driver import Driver, deadline_after
 from resilient_ps.session import SessionEffect
 from resilient_ps.split import (
@@ -45,6 +47,11 @@ class _Table:
         self._driver = driver
         self._deadline_s = deadline_s
         self._writable = writable
+
+    def rebind(self, handle: TableHandle) -> None:
+        """The cluster was rolled back: the table may have another number, and more or fewer
+        shards."""
+        self._handle = handle
 
     @property
     def name(self) -> str:
@@ -127,6 +134,17 @@ class _Table:
 class SparseTable(_Table):
     """Rows of `dim` values under uint64 keys. Rows exist from their first push on."""
 
+    def __init__(
+        self, handle: TableHandle, driver: Driver, deadline_s: float, *, writable: bool
+    ) -> None:
+        super().__init__(handle, driver, deadline_s, writable=writable)
+        self.rebind(handle)
+
+    def rebind(self, handle: TableHandle) -> None:
+        """As for all tables."""
+        super().rebind(handle)
+        self._plain = plain_table(handle.number, self.spec, chunk_rows(self.spec))
+
     @property
     def spec(self) -> SparseSpec:
         """Dimension, dtype, optimiser and initialiser."""
@@ -146,12 +164,22 @@ class SparseTable(_Table):
 
     def pull_async(self, keys: Any, out: NDArray[Any] | None = None) -> Future[NDArray[Any]]:
         """As `pull`, without waiting: `result()` gives the rows."""
+        if self._plain is not None and type(keys) is np.ndarray:
+            future = self._pull_quickly(self._plain, keys, out)
+            if future is not None:
+                return future
         spec = self.spec
         keys = check_keys(spec, keys)
         rows = np.empty((len(keys), spec.dim), spec.dtype) if out is None else out
         _check_out(spec, rows, (len(keys), spec.dim))
-        pulls: list[SparsePull] = []
         routing, step = self._driver.session.routing, chunk_rows(spec)
+        if 0 < len(keys) <= step:
+            pull = split_sparse_pull(routing, keys, spec)
+            with self._driver.lock:
+                ops = self._start_pulls((pull.split,))
+            end = partial(pull.finish, rows)
+            return Future(self._driver, ops, rows, self._deadline_s, end, what=self._what)
+        pulls: list[SparsePull] = []
 
         def splits() -> Iterator[Split]:
             for start in range(0, len(keys), step):
@@ -159,11 +187,28 @@ class SparseTable(_Table):
                 yield pulls[-1].split
 
         def finish(number: int) -> None:
-            pulls[number].finish(rows[number * step : (number + 1) * step])
+            pulls[number].finish(rows[number * step : (number + 1) * step], number)
 
         with self._driver.lock:
             ops = self._start_pulls(splits())
         return Future(self._driver, ops, rows, self._deadline_s, finish, what=self._what)
+
+    def _pull_quickly(
+        self, plain: PlainTable, keys: NDArray[Any], out: Any
+    ) -> Future[NDArray[Any]] | None:
+        """None where only the usual way will do; it also says what is wrong."""
+        if out is None:
+            spec = self.spec
+            out = np.empty((keys.size, spec.dim), spec.dtype)
+        elif type(out) is not np.ndarray:
+            return None
+        driver, deadline_s = self._driver, self._deadline_s
+        with driver.lock:
+            wait_ns = int(deadline_s * 1e9 * SERVER_SHARE)
+            call = driver.pull_quickly(plain, keys, out, deadline_s, wait_ns)
+        if call is None:
+            return None
+        return Future(driver, [call.op], out, deadline_s, call.finish, what=self._what)
 
     def push(self, keys: Any, gradients: Any) -> None:
         """Apply `gradients` (n, dim) to the rows of `keys` (n,) with the table's optimiser.
@@ -177,6 +222,12 @@ class SparseTable(_Table):
     def push_async(self, keys: Any, gradients: Any) -> Future[None]:
         """As `push`, without waiting for the acknowledgement; the arrays are copied."""
         self._check_writable()
+        if self._plain is not None and type(keys) is type(gradients) is np.ndarray:
+            driver, deadline_s = self._driver, self._deadline_s
+            with driver.lock:
+                call = driver.push_quickly(self._plain, keys, gradients, deadline_s)
+            if call is not None:
+                return Future(driver, [call.op], None, deadline_s, what=self._what)
         spec = self.spec
         keys = check_keys(spec, keys)
         gradients = check_gradients(spec, keys, gradients)
@@ -200,7 +251,12 @@ class DenseTable(_Table):
         self, handle: TableHandle, driver: Driver, deadline_s: float, *, writable: bool
     ) -> None:
         super().__init__(handle, driver, deadline_s, writable=writable)
-        self._layout = DenseLayout(self.spec, driver.session.routing.shards)
+        self.rebind(handle)
+
+    def rebind(self, handle: TableHandle) -> None:
+        """As for all tables."""
+        super().rebind(handle)
+        self._layout = DenseLayout(self.spec, self._driver.session.routing.shards)
 
     @property
     def spec(self) -> DenseSpec:

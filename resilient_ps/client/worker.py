@@ -21,19 +21,27 @@ from resilient_ps.client.catalogue import Catalogue
 from resilient_ps.client.data_shards import Leases
 from resilient_ps.client.future import Future
 from resilient_ps.client.heartbeat import Heartbeat
+from resilient_ps.client.opening import announce_table, bind, encode_cursor
 from resilient_ps.client.tables import DenseTable, SparseTable
+from resilient_ps.client.waiting import wait_for_cluster
 from resilient_ps.consistency import BSP, Consistency, JobSpec
 from resilient_ps.coordinator.data_shards import Grant
 from resilient_ps.data.shards import Schedule
-from resilient_ps.errors import BadInput, DeadlineExceeded, FixTheCall, NotFound, SpecMismatch
-from resilient_ps.messages import NO_KEYS, Kind
+from resilient_ps.errors import (
+    BadInput,
+    DeadlineExceeded,
+    FixTheCall,
+    NotFound,
+    RolledBack,
+    SpecMismatch,
+)
+from resilient_ps.ids import WorkerId
+from resilient_ps.messages import NO_KEYS
+from resilient_ps.routing import Routing
 from resilient_ps.runtime.driver import Driver, deadline_after
-from resilient_ps.shard import CURSOR_BYTES_MAX
-from resilient_ps.split import TableHandle
 from resilient_ps.tables.initialisers import Initialiser, Zeros
 from resilient_ps.tables.optimisers import Optimiser
 from resilient_ps.tables.spec import DenseSpec, Dtype, SparseSpec, TableSpec
-from resilient_ps.takeover import Step
 
 Batch = TypeVar("Batch")
 
@@ -52,6 +60,7 @@ class Worker:
         job: JobSpec,
         deadline_s: float,
         heartbeat: Heartbeat,
+        evict_after_s: float | None = None,
     ) -> None:
         self._driver = driver
         self._heartbeat = heartbeat
@@ -61,7 +70,10 @@ class Worker:
         self._deadline_s = deadline_s
         self._tables: dict[str, SparseTable | DenseTable] = {}
         self._closed = False
+        self._evict_after_s = evict_after_s
         self._opened_at = driver.session.clock
+        self._incarnation = driver.session.routing.incarnation  # of the cluster
+        self.resumed = 0  # how often: see `resume`
         self.retiring = False  # see `retire`
         self.has_batch = False  # has `batches` given out one that is not ticked yet?
 
@@ -86,6 +98,11 @@ class Worker:
     def clock(self) -> int:
         """The open clock: one more than the last that was ticked."""
         return self._driver.session.clock
+
+    @property
+    def incarnation(self) -> int:
+        """Of the cluster, in which this worker works: it grows when the cluster goes back."""
+        return self._incarnation
 
     @property
     def cursor(self) -> Any:
@@ -146,6 +163,67 @@ class Worker:
         self._tables[spec.name] = bind(handle, self._driver, self._deadline_s, writable=True)
         return self._tables[spec.name]
 
+    # -- after a rollback
+
+    def resume(self) -> None:
+        """Go on after `RolledBack`, in the state that the cluster went back to.
+
+        This worker takes its rank over anew: `clock` and `cursor` are those of the checkpoint, and
+        all that was pushed behind them has never happened. Waits until the shards are there.
+        Raises `Unavailable` or `DeadlineExceeded` when they are not by the deadline (call it
+        again), `Reopen` if the job was ended meanwhile, `Fenced` where another process took the
+        rank over. Where nothing was rolled back it does nothing.
+        """
+        driver, catalogue = self._driver, self._catalogue
+        with driver.lock:
+            if not self._was_rolled_back:
+                return
+            name, job = catalogue.keys.cluster, self._job
+            routing = wait_for_cluster(
+                catalogue.kv, name, self._deadline_s, after=self._incarnation
+            )
+            self._job = job = catalogue.open_job(
+                job.name, job.ranks, job.consistency, self._evict_after_s
+            )
+            held = driver.session.worker.incarnation
+            incarnation = catalogue.draw_incarnation(job.name, self.rank, held=held)
+            self._heartbeat = self._heartbeat.again(incarnation)
+            self._heartbeat.start()
+            weakref.finalize(self, self._heartbeat.ask_to_stop)
+            self._take_over(routing, WorkerId(job.job, self.rank, incarnation))
+            for table in list(self._tables.values()):
+                handle = catalogue.create_table(table.spec)
+                announce_table(driver, handle, self._deadline_s)
+                table.rebind(handle)
+            self._incarnation = routing.incarnation
+            self.resumed += 1
+
+    def check_incarnation(self) -> None:
+        """Raise `RolledBack` if the cluster went back since this worker began, or resumed.
+
+        To be asked at the end of a program, when nothing more is pulled or pushed.
+        """
+        if not self._closed and self._was_rolled_back:
+            now = self._catalogue.incarnation()
+            raise self._driver.session.broken or RolledBack(
+                f"the cluster was rolled back, and is at incarnation {now} now; rank {self.rank} "
+                f"came to its end in incarnation {self._incarnation}. Call resume() to go on"
+            )
+
+    @property
+    def _was_rolled_back(self) -> bool:
+        told = isinstance(self._driver.session.broken, RolledBack)
+        return told or self._catalogue.incarnation() > self._incarnation
+
+    def _take_over(self, routing: Routing, worker: WorkerId) -> None:
+        driver = self._driver
+        op, now_ns = driver.next_op(), time.monotonic_ns()
+        driver.perform(driver.session.resume(op, routing, worker, now_ns, self._job))
+        outcome = driver.wait(op, deadline_after(self._deadline_s))
+        if outcome.error is not None:
+            raise outcome.error
+        self._opened_at, self.has_batch = driver.session.clock, False
+
     # -- clocks
 
     def tick(self, cursor: Any = None) -> None:
@@ -184,6 +262,10 @@ class Worker:
         in each epoch. After a takeover the rank continues behind its last tick. All ranks of a job
         give the same arguments.
 
+        When the cluster goes back to a checkpoint, calls in the loop's body raise `RolledBack`:
+        catch it and `continue`. The next batch that is asked for then is the one behind the
+        checkpoint's cursor: the worker resumes by itself, and says so on stderr.
+
         At the end ranks tick empty clocks, so that nobody waits for them; where a static dataset
         cannot tell the number of its batches, the rank leaves the job at its end. `patience_s`:
         how long to wait for data shards that others have in hand, without any sign of life.
@@ -195,7 +277,7 @@ class Worker:
         if schedule != "dynamic":
             raise BadInput(f"schedule {schedule!r}: use 'static' or 'dynamic'")
         walk = DynamicBatches(
-            self, self._leases(), dataset, batch_size, epochs, data_shards, patience_s
+            self, self._leases, dataset, batch_size, epochs, data_shards, patience_s
         )
         return iter(walk)
 
@@ -264,15 +346,16 @@ class Worker:
         """Leave the job: nobody waits for this rank any more. This worker is closed.
 
         A data shard that it has in hand is given back first, from its last tick on. The coordinator
-        carries the leave out on all shards. Raises `DeadlineExceeded` when none does, and under SSP
-        and ASP `FixTheCall` while a batch is not ticked: `retire` and go on with the loop then.
+        carries the leave out on all shards. Raises `DeadlineExceeded` when none does, `RolledBack`
+        where the cluster went back before that, and under SSP and ASP `FixTheCall` while a batch is
+        not ticked: `retire` and go on with the loop then.
         """
         self.flush()
         leases = self._leases()
         grant = leases.in_hand()
         if grant is not None:
             self._give_back(leases, grant)
-        self._catalogue.propose("leave", self._job.name, self.rank)
+        self._catalogue.propose("leave", self._job.name, self.rank, self._incarnation)
         self.close()
 
     def _give_back(self, leases: Leases, grant: Grant) -> None:
@@ -287,17 +370,26 @@ class Worker:
         leases.give_back(grant, start, self.clock - 1)
 
     def _leases(self) -> Leases:
-        worker, catalogue = self._driver.session.worker, self._catalogue
-        return Leases(catalogue.kv, catalogue.keys, self._job, worker, self._deadline_s)
+        session, catalogue = self._driver.session, self._catalogue
+        return Leases(
+            catalogue.kv,
+            catalogue.keys,
+            self._job,
+            session.worker,
+            self._incarnation,
+            self._deadline_s,
+        )
 
     def flush(self) -> None:
-        """Wait until all pushes and ticks are acknowledged."""
+        """Wait until all pushes and ticks are acknowledged. Raises what ended this worker."""
         driver = self._driver
         with driver.lock:
             deadline_ns = deadline_after(self._deadline_s)
             while driver.session.unsettled and driver.session.broken is None:
                 if not driver.serve(deadline_ns):
                     raise driver.session.why_unsettled()
+            if driver.session.broken is not None:
+                raise driver.session.broken
 
     # -- the end
 
@@ -329,45 +421,3 @@ class Worker:
             self._heartbeat.ask_to_stop()
             self._driver.close()
         return False
-
-
-def encode_cursor(cursor: Any) -> bytes:
-    """A cursor as bytes. Raises `BadInput` when it is no JSON value, or over 4 KiB."""
-    try:
-        raw = json.dumps(cursor, separators=(",", ":"), allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
-        raise BadInput(f"a cursor must be a JSON value: {error}") from error
-    if len(raw) > CURSOR_BYTES_MAX:
-        raise BadInput(
-            f"the cursor takes {len(raw)} bytes, at most {CURSOR_BYTES_MAX} are possible"
-        )
-    return raw
-
-
-def bind(
-    handle: TableHandle, driver: Driver, deadline_s: float, *, writable: bool
-) -> SparseTable | DenseTable:
-    """The table over a driver's session."""
-    kind: Callable[..., SparseTable | DenseTable] = (
-        SparseTable if isinstance(handle.spec, SparseSpec) else DenseTable
-    )
-    return kind(handle, driver, deadline_s, writable=writable)
-
-
-def announce_table(driver: Driver, handle: TableHandle, deadline_s: float) -> None:
-    """Make the table known to all shards; it may be known already."""
-    text = handle.spec.to_json().encode()
-    session = driver.session
-    order = session.routing.order
-    step = Step(Kind.OPEN_TABLE, order, session.worker, table=handle.number, text=text)
-    broadcast(driver, step, deadline_s)
-
-
-def broadcast(driver: Driver, step: Step, deadline_s: float) -> None:
-    """One request to shards, answered by all. Raises what the first refusal says."""
-    with driver.lock:
-        op = driver.next_op()
-        driver.perform(driver.session.broadcast(op, step, time.monotonic_ns()))
-        outcome = driver.wait(op, deadline_after(deadline_s))
-    if outcome.error is not None:
-        raise outcome.error

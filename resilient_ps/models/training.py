@@ -8,6 +8,7 @@ from typing import TypeAlias
 from resilient_ps.data.batch import Batch
 from resilient_ps.data.dataset import Dataset
 from resilient_ps.data.shards import Schedule
+from resilient_ps.errors import RolledBack
 from resilient_ps.models.api import Progress, Worker
 
 OnBatch: TypeAlias = Callable[[Progress], None]
@@ -36,7 +37,10 @@ def train_batches(
         schedule=schedule,
         data_shards=data_shards,
     ):
-        loss = step(batch)
+        try:
+            loss = step(batch)
+        except RolledBack:  # the next batch is one behind the checkpoint's cursor
+            continue
         samples += len(batch)
         if on_batch is not None:
             mean = loss / len(batch)

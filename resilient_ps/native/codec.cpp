@@ -2,35 +2,24 @@
 // like stands in resilient_ps/framing.py and frames.py.
 //
 // Whatever is not common is left to the Python code, by answering None: frames of other kinds, those
-// that have not arrived as a whole, large ones, and everything that is wrong. So errors are found
-// and worded in one place. Numbers travel little-endian; elsewhere the quick way is not offered.
+// of which not even the meta has arrived, and everything that is wrong. So errors are found and
+// worded in one place. Numbers travel little-endian; elsewhere the quick way is not offered.
 
 #include "codec.h"
+
+#include "frames.h"
 
 #include <structmember.h>
 #include <string.h>
 
 namespace resilient_ps {
+
+Vocabulary words;
+
 namespace {
 
-const int64_t HEAD_BYTES = 32, REQUEST_BYTES = 65, PART_BYTES = 44, ANSWER_BYTES = 4;
-const int64_t PART_ANSWER_BYTES = 53;
 const int64_t JOINED_BYTES = 64 * 1024;  // up to here arrays are copied into one piece
-const int KINDS_MAX = 64, STATUSES_MAX = 64, DTYPES_MAX = 8;
 const int PIECES_MAX = 1024;
-
-// Objects of Python that frames are made of; set once by `set_up`.
-struct Vocabulary {
-    bool complete;
-    int version, answer_kind;
-    PyObject *request, *answer, *part, *part_answer, *position, *epoch, *worker;  // types
-    PyObject* kinds[KINDS_MAX];
-    PyObject* statuses[STATUSES_MAX];
-    PyObject* dtypes[DTYPES_MAX];
-    int64_t itemsizes[DTYPES_MAX];
-    PyObject *no_keys, *empty_bytes, *empty_tuple, *key_dtype, *make_array, *no_epoch;
-    char magic[4];
-} words;
 
 #define NAMES(X) \
     X(kind) X(request) X(parts) X(incarnation) X(worker) X(clock) X(n) X(table) X(wait_ns) \
@@ -40,74 +29,11 @@ struct {
     NAMES(DECLARE)
 } names;
 
-template <class T>
-inline T get(const char* at) {
-    T value;
-    memcpy(&value, at, sizeof(T));
-    return value;
-}
-
-template <class T>
-inline char* put(char* at, T value) {
-    memcpy(at, &value, sizeof(T));
-    return at + sizeof(T);
-}
-
-// A reference that is given up at the end of the scope.
-class Owned {
-   public:
-    explicit Owned(PyObject* object = nullptr) : object_(object) {}
-    ~Owned() { Py_XDECREF(object_); }
-    Owned(const Owned&) = delete;
-    Owned& operator=(const Owned&) = delete;
-    PyObject* get() const { return object_; }
-    PyObject* release() {
-        PyObject* object = object_;
-        object_ = nullptr;
-        return object;
-    }
-    void reset(PyObject* object) {
-        Py_XDECREF(object_);
-        object_ = object;
-    }
-    explicit operator bool() const { return object_ != nullptr; }
-
-   private:
-    PyObject* object_;
-};
-
-PyObject* leave_it() {
-    PyErr_Clear();
-    Py_RETURN_NONE;
-}
-
 // ------------------------------------------------------------------------------------ encode
-
-bool as_number(PyObject* object, uint64_t most, uint64_t* out) {
-    if (object == nullptr || !PyLong_Check(object)) return false;
-    *out = PyLong_AsUnsignedLongLong(object);
-    if (*out == (uint64_t)-1 && PyErr_Occurred()) return false;
-    return *out <= most;
-}
 
 bool number_of(PyObject* object, PyObject* name, uint64_t most, uint64_t* out) {
     Owned value(PyObject_GetAttr(object, name));
     return as_number(value.get(), most, out);
-}
-
-const uint64_t U32 = 0xFFFFFFFFu, U64 = ~0ull;
-
-bool is_tuple_of(PyObject* object, PyObject* type, Py_ssize_t size) {
-    return Py_TYPE(object) == (PyTypeObject*)type && PyTuple_GET_SIZE(object) == size;
-}
-
-bool position_of(PyObject* object, uint64_t* incarnation, uint64_t* counter, uint64_t* lsn) {
-    if (!is_tuple_of(object, words.position, 2)) return false;
-    PyObject* epoch = PyTuple_GET_ITEM(object, 0);
-    return is_tuple_of(epoch, words.epoch, 2) &&
-           as_number(PyTuple_GET_ITEM(epoch, 0), U64, incarnation) &&
-           as_number(PyTuple_GET_ITEM(epoch, 1), U64, counter) &&
-           as_number(PyTuple_GET_ITEM(object, 1), U64, lsn);
 }
 
 // Arrays of a message: their bytes, and the code of their common dtype.
@@ -349,80 +275,17 @@ PyObject* encode_answer(PyObject*, PyObject* message) {
 
 // ------------------------------------------------------------------------------------ decode
 
-struct Head {
-    int kind, dtype;
-    uint64_t meta_bytes, keys, value_bytes, request;
-    const char* meta;
-    const char* payload;
-
-    // Is this a whole frame of a common kind? Nothing is wrong with what this accepts.
-    bool read(const char* at, uint64_t have, uint64_t meta_limit, uint64_t payload_limit) {
-        if (have < (uint64_t)HEAD_BYTES || memcmp(at, words.magic, 4) != 0 ||
-            (uint8_t)at[4] != words.version)
-            return false;
-        kind = (uint8_t)at[5], dtype = (uint8_t)at[6];
-        meta_bytes = get<uint32_t>(at + 8), keys = get<uint32_t>(at + 12);
-        value_bytes = get<uint64_t>(at + 16), request = get<uint64_t>(at + 24);
-        if (kind != words.answer_kind && (kind >= KINDS_MAX || words.kinds[kind] == nullptr))
-            return false;
-        if (dtype >= DTYPES_MAX || (dtype > 0 && words.dtypes[dtype] == nullptr)) return false;
-        if (value_bytes > payload_limit || 8 * keys + value_bytes > payload_limit ||
-            meta_bytes > meta_limit)
-            return false;
-        if (value_bytes && (dtype == 0 || value_bytes % (uint64_t)words.itemsizes[dtype]))
-            return false;
-        meta = at + HEAD_BYTES;
-        payload = meta + meta_bytes;
-        return HEAD_BYTES + meta_bytes + 8 * keys + value_bytes <= have;
-    }
-
-    uint64_t elements() const {
-        return dtype == 0 ? 0 : value_bytes / (uint64_t)words.itemsizes[dtype];
-    }
-};
-
-// A tuple of a NamedTuple's type; takes the references over, also when it fails.
-template <class... Items>
-PyObject* new_tuple(PyObject* type, Items... items) {
-    PyObject* all[] = {items...};
-    const Py_ssize_t n = (Py_ssize_t)(sizeof(all) / sizeof(all[0]));
-    bool complete = true;
-    for (PyObject* item : all) complete = complete && item != nullptr;
-    PyObject* tuple = complete ? ((PyTypeObject*)type)->tp_alloc((PyTypeObject*)type, n) : nullptr;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        if (tuple != nullptr)
-            PyTuple_SET_ITEM(tuple, i, all[i]);
-        else
-            Py_XDECREF(all[i]);
-    }
-    return tuple;
-}
-
-PyObject* number(uint64_t value) { return PyLong_FromUnsignedLongLong(value); }
-
-// Positions of neighbouring parts mostly share their epoch.
-class Positions {
-   public:
-    Positions() : epoch_(Py_NewRef(words.no_epoch)), incarnation_(0), counter_(0) {}
-    PyObject* make(uint64_t incarnation, uint64_t counter, uint64_t lsn) {
-        if (incarnation != incarnation_ || counter != counter_) {
-            epoch_.reset(new_tuple(words.epoch, number(incarnation), number(counter)));
-            incarnation_ = incarnation, counter_ = counter;
-        }
-        return new_tuple(words.position, Py_XNewRef(epoch_.get()), number(lsn));
-    }
-
-   private:
-    Owned epoch_;
-    uint64_t incarnation_, counter_;
-};
-
-// A new array with these bytes.
-PyObject* new_array(uint64_t elements, PyObject* dtype, const char* bytes, uint64_t bytes_n) {
+// A new array whose content is still to come.
+PyObject* empty_array(uint64_t elements, PyObject* dtype) {
     Owned count(number(elements));
     PyObject* args[] = {count.get(), dtype};
     if (!count) return nullptr;
-    Owned array(PyObject_Vectorcall(words.make_array, args, 2, nullptr));
+    return PyObject_Vectorcall(words.make_array, args, 2, nullptr);
+}
+
+// A new array with these bytes.
+PyObject* new_array(uint64_t elements, PyObject* dtype, const char* bytes, uint64_t bytes_n) {
+    Owned array(empty_array(elements, dtype));
     if (!array) return nullptr;
     Py_buffer view;
     if (PyObject_GetBuffer(array.get(), &view, PyBUF_SIMPLE | PyBUF_WRITABLE) != 0) return nullptr;
@@ -438,8 +301,11 @@ PyObject* values_as_tuple(const Head& head) {
     return values ? PyTuple_Pack(1, values.get()) : nullptr;
 }
 
-// None: it is malformed. Null: an error of Python's.
-PyObject* decode_request(const Head& head) {
+// Of a request, with the arrays that it has, or will have. Takes the references over. None: it is
+// malformed. Null: an error of Python's.
+PyObject* decode_request(const Head& head, PyObject* keys_of, PyObject* values_of) {
+    Owned keys(keys_of), values(values_of);
+    if (!keys || !values) return nullptr;
     if (head.meta_bytes < (uint64_t)REQUEST_BYTES) return leave_it();
     const char* meta = head.meta;
     const uint64_t parts_n = get<uint32_t>(meta + 57), text_n = get<uint32_t>(meta + 61);
@@ -472,9 +338,6 @@ PyObject* decode_request(const Head& head) {
     Owned rate(PyFloat_FromDouble(get<double>(meta + 48)));
     Owned text(text_n ? PyBytes_FromStringAndSize(at, (Py_ssize_t)text_n)
                       : Py_NewRef(words.empty_bytes));
-    Owned keys(head.keys ? new_array(head.keys, words.key_dtype, head.payload, 8 * head.keys)
-                         : Py_NewRef(words.no_keys));
-    Owned values(values_as_tuple(head));
     PyObject* args[] = {
         words.kinds[head.kind], request.get(), parts.get(), incarnation.get(), worker.get(),
         clock.get(), n.get(), table.get(), wait_ns.get(), rate.get(),
@@ -549,6 +412,12 @@ int place_values(const Head& head, PyObject* parts, PyObject* place) {
     return 1;
 }
 
+PyObject* decode_whole_request(const Head& head) {
+    PyObject* keys = head.keys ? new_array(head.keys, words.key_dtype, head.payload, 8 * head.keys)
+                               : Py_NewRef(words.no_keys);
+    return decode_request(head, keys, values_as_tuple(head));
+}
+
 PyObject* decode_answer(const Head& head, PyObject* place) {
     Owned parts(decode_part_answers(head));
     if (!parts || parts.get() == Py_None) return parts.release();
@@ -568,27 +437,45 @@ PyObject* decode_answer(const Head& head, PyObject* place) {
 
 // take(scratch, lo, hi, meta_limit, payload_limit, place) -> (message, new lo), or None
 PyObject* take(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
-    if (nargs != 6 || !PyMemoryView_Check(args[0])) {
+    if (nargs != 6) {
         PyErr_SetString(PyExc_TypeError, "take(memoryview, lo, hi, limit, limit, place)");
         return nullptr;
     }
-    if (!words.complete) Py_RETURN_NONE;
-    const Py_buffer* scratch = PyMemoryView_GET_BUFFER(args[0]);
-    uint64_t lo, hi, meta_limit, payload_limit;
-    if (!as_number(args[1], U64, &lo) || !as_number(args[2], U64, &hi) ||
-        !as_number(args[3], U64, &meta_limit) || !as_number(args[4], U64, &payload_limit) ||
-        lo > hi || hi > (uint64_t)scratch->len || !PyBuffer_IsContiguous(scratch, 'C')) {
-        PyErr_SetString(PyExc_ValueError, "take: lo and hi must lie within the scratch");
+    Received received;
+    if (!received.open(args)) return nullptr;
+    const Head& head = received.head;
+    if (!received.begins || head.frame_bytes() > received.hi - received.lo) Py_RETURN_NONE;
+    PyObject* message = head.kind == words.answer_kind ? decode_answer(head, args[5])
+                                                       : decode_whole_request(head);
+    if (message == nullptr || message == Py_None) return message;
+    return new_tuple(
+        (PyObject*)&PyTuple_Type, message, number(received.lo + head.frame_bytes()));
+}
+
+// begin(scratch, lo, hi, meta_limit, payload_limit) -> (message, new lo, payload bytes, arrays)
+PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    if (nargs != 5) {
+        PyErr_SetString(PyExc_TypeError, "begin(memoryview, lo, hi, limit, limit)");
         return nullptr;
     }
-    Head head;
-    if (!head.read((const char*)scratch->buf + lo, hi - lo, meta_limit, payload_limit))
+    Received received;
+    if (!received.open(args)) return nullptr;
+    const Head& head = received.head;
+    if (!received.begins || head.payload_bytes() == 0 || head.kind == words.answer_kind)
         Py_RETURN_NONE;
-    PyObject* message =
-        head.kind == words.answer_kind ? decode_answer(head, args[5]) : decode_request(head);
-    if (message == nullptr || message == Py_None) return message;
-    const uint64_t end = lo + HEAD_BYTES + head.meta_bytes + 8 * head.keys + head.value_bytes;
-    return new_tuple((PyObject*)&PyTuple_Type, message, number(end));
+    Owned keys(head.keys ? empty_array(head.keys, words.key_dtype) : Py_NewRef(words.no_keys));
+    Owned values(
+        head.value_bytes ? empty_array(head.elements(), words.dtypes[head.dtype]) : nullptr);
+    if (!keys || (head.value_bytes && !values)) return nullptr;
+    Owned tuple(values ? PyTuple_Pack(1, values.get()) : Py_NewRef(words.empty_tuple));
+    Owned arrays(values ? PyTuple_Pack(2, keys.get(), values.get()) : PyTuple_Pack(1, keys.get()));
+    if (!arrays) return nullptr;
+    Owned message(decode_request(head, Py_NewRef(keys.get()), tuple.release()));
+    if (!message || message.get() == Py_None) return message.release();
+    return new_tuple(
+        (PyObject*)&PyTuple_Type, message.release(),
+        number(received.lo + HEAD_BYTES + head.meta_bytes), number(head.payload_bytes()),
+        arrays.release());
 }
 
 // ------------------------------------------------------------------------------------ set-up
@@ -634,6 +521,10 @@ bool keep_dtypes(PyObject* from) {
         uint64_t bytes;
         if (!as_number(itemsize.get(), 64, &bytes) || bytes == 0) return false;
         words.itemsizes[i] = (int64_t)bytes;
+        Owned letter(PyObject_GetAttrString(dtype, "char"));
+        const char* text = letter ? PyUnicode_AsUTF8(letter.get()) : nullptr;
+        if (text == nullptr) return false;
+        words.letters[i] = text[0];
         Py_XSETREF(words.dtypes[i], Py_NewRef(dtype));
     }
     return true;
@@ -696,6 +587,7 @@ PyMethodDef methods[] = {
     {"encode_request", encode_request, METH_O, nullptr},
     {"encode_answer", encode_answer, METH_O, nullptr},
     {"take", (PyCFunction)(void (*)(void))take, METH_FASTCALL, nullptr},
+    {"begin", (PyCFunction)(void (*)(void))begin, METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

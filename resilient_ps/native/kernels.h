@@ -56,6 +56,11 @@ struct Kernels {
         const uint64_t* entries, int64_t entries_n, uint64_t* larger, int64_t larger_n,
         int64_t rows_kept);
     void (*forget_stamps)(uint64_t* entries, int64_t entries_n);
+    void (*row_numbers)(
+        const uint64_t* entries, int64_t entries_n, const uint64_t* keys, int64_t n, int32_t* rows);
+    int64_t (*claim_rows)(
+        const uint64_t* entries, int64_t entries_n, const uint64_t* keys, int64_t n,
+        uint32_t* rows, uint8_t* states, int64_t first, int64_t last);
     // False: a rank is not in 0 .. shards - 1.
     bool (*find_groups)(
         const uint64_t* keys, int64_t n, int64_t shards, const int32_t* ranks, uint16_t* groups,

@@ -449,6 +449,47 @@ void forget_stamps(uint64_t* entries, int64_t entries_n) {
     for (int64_t slot = 0; slot < entries_n; slot++) entries[2 * slot + 1] &= LOW;
 }
 
+// Calls `take(position, row)` for every key, with the number of its row, or -1.
+template <class Take>
+inline void each_row(
+    const uint64_t* entries, int64_t entries_n, const uint64_t* keys, int64_t n, Take take) {
+    const uint64_t mask = (uint64_t)entries_n - 1;
+    uint64_t ring[RING + 1];
+    for (int64_t i = 0; i < n + KEYS_AHEAD; i++) {
+        if (i < n) {
+            const uint64_t slot = mix(keys[i]) & mask;
+            ring[i & RING] = slot;
+            __builtin_prefetch(entries + 2 * slot, 0, 3);
+        }
+        const int64_t now = i - KEYS_AHEAD;
+        if (now < 0 || now >= n) continue;
+        uint64_t slot = ring[now & RING];
+        uint64_t word = entries[2 * slot + 1];
+        while (word != 0 && entries[2 * slot] != keys[now]) {
+            slot = (slot + 1) & mask;
+            word = entries[2 * slot + 1];
+        }
+        take(now, (int64_t)(word & LOW) - 1);
+    }
+}
+
+void row_numbers(
+    const uint64_t* entries, int64_t entries_n, const uint64_t* keys, int64_t n, int32_t* rows) {
+    each_row(entries, entries_n, keys, n, [=](int64_t i, int64_t row) { rows[i] = (int32_t)row; });
+}
+
+int64_t claim_rows(
+    const uint64_t* entries, int64_t entries_n, const uint64_t* keys, int64_t n, uint32_t* rows,
+    uint8_t* states, int64_t first, int64_t last) {
+    int64_t count = 0;
+    each_row(entries, entries_n, keys, n, [&](int64_t, int64_t row) {
+        if (row < first || row >= last || states[row] != 0) return;
+        states[row] = 1;
+        rows[count++] = (uint32_t)row;
+    });
+    return count;
+}
+
 // -- dense tables
 
 template <class T, int F>
@@ -587,6 +628,8 @@ extern const Kernels KERNELS_NAME = {
     {fill_rows<float>, fill_rows<double>, fill_rows<int64_t>},
     rehash,
     forget_stamps,
+    row_numbers,
+    claim_rows,
     find_groups,
     group,
     gather,

@@ -1,20 +1,22 @@
 // The module resilient_ps._native: kernels of kernels.h for numpy arrays, and the codec of codec.cpp.
 //
-// The functions check what would otherwise touch foreign memory: element types, lengths, alignment.
-// What a table's arrays say of each other (`meta`) they believe.
+// The functions check what would otherwise touch foreign memory: see arrays.h.
 
-#include "buffers.h"
+#include "arrays.h"
+#include "asking.h"
 #include "codec.h"
-#include "kernels.h"
+#include "log_codec.h"
+#include "parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 namespace resilient_ps {
+
+const Kernels* kernels = &baseline_kernels;
+
 namespace {
 
-const int64_t WORTH_RELEASING_BYTES = 64 * 1024;
-const Kernels* kernels = &baseline_kernels;
 const char* instructions = "baseline";
 
 void choose_kernels() {
@@ -28,78 +30,6 @@ void choose_kernels() {
     }
 #endif
 }
-
-bool takes(Py_ssize_t given, Py_ssize_t expected, const char* name) {
-    if (given == expected) return true;
-    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, expected, given);
-    return false;
-}
-
-bool fits(bool condition, const char* what) {
-    if (!condition) PyErr_SetString(PyExc_ValueError, what);
-    return condition;
-}
-
-int dtype_of(const Buffer& buffer) {
-    switch (buffer.letter()) {
-        case 'f': return FLOAT32;
-        case 'd': return FLOAT64;
-        case 'l':
-        case 'q': return INT64;
-    }
-    PyErr_SetString(PyExc_TypeError, "values must be float32, float64 or int64");
-    return -1;
-}
-
-// The arrays that say what a table is, in the order of the kernels' arguments.
-struct TableArrays {
-    Buffer entries, slab, row_keys, meta, hyper, work;
-    Table table;
-    int dtype;
-
-    bool open(PyObject* entries_of, PyObject* slab_of, PyObject* meta_of) {
-        if (!entries.open(entries_of, "entries", UINT64_LETTERS, 1) ||
-            !slab.open(slab_of, "slab", "", 1) || !meta.open(meta_of, "meta", INT64_LETTERS, 1))
-            return false;
-        dtype = dtype_of(slab);
-        table.entries = entries.as<uint64_t>();
-        table.entries_n = entries.size() / 2;
-        table.slab = slab.as<void>();
-        table.meta = meta.as<int64_t>();
-        table.row_keys = nullptr;
-        table.hyper = nullptr;
-        table.work = nullptr;
-        return dtype >= 0 && fits(meta.size() >= META_NUMBERS, "meta is too short") &&
-               fits(table.entries_n > 0 && (table.entries_n & (table.entries_n - 1)) == 0,
-                    "entries must be a power of two") &&
-               fits(table.meta[ROOM] * table.meta[STRIDE] <= slab.size(), "slab is too short") &&
-               fits(table.meta[DIM] > 0 && table.meta[DIM] <= table.meta[STRIDE], "wrong stride");
-    }
-
-    bool open_hyper(PyObject* object) {
-        if (!hyper.open(object, "hyper", FLOAT64_LETTERS) ||
-            !fits(hyper.size() >= HYPER_NUMBERS, "hyper is too short"))
-            return false;
-        table.hyper = hyper.as<double>();
-        return true;
-    }
-
-    bool open_row_keys(PyObject* object) {
-        if (!row_keys.open(object, "row_keys", UINT64_LETTERS, 1) ||
-            !fits(row_keys.size() >= table.meta[ROOM], "row_keys is too short"))
-            return false;
-        table.row_keys = row_keys.as<uint64_t>();
-        return true;
-    }
-
-    bool open_work(PyObject* object) {
-        if (!work.open(object, "work", "", 1) || dtype_of(work) != dtype ||
-            !fits(work.size() >= HYPERPARAMETERS + table.meta[DIM], "work is too short"))
-            return false;
-        table.work = work.as<void>();
-        return true;
-    }
-};
 
 // push_rows(keys, grads, entries, slab, row_keys, scratch, meta, hyper, work) -> int
 PyObject* push_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
@@ -208,6 +138,44 @@ PyObject* forget_stamps(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     Py_RETURN_NONE;
 }
 
+// row_numbers(keys, rows, entries)
+PyObject* row_numbers(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer keys, rows, entries;
+    if (!takes(nargs, 3, "row_numbers") || !keys.open(args[0], "keys", UINT64_LETTERS) ||
+        !rows.open(args[1], "rows", INT32_LETTERS, 1) ||
+        !entries.open(args[2], "entries", UINT64_LETTERS) || !is_index(entries) ||
+        !fits(rows.size() == keys.size(), "rows must be one per key"))
+        return nullptr;
+    {
+        WithoutInterpreter released(keys.bytes() >= WORTH_RELEASING_BYTES);
+        kernels->row_numbers(
+            entries.as<uint64_t>(), entries.size() / 2, keys.as<uint64_t>(), keys.size(),
+            rows.as<int32_t>());
+    }
+    Py_RETURN_NONE;
+}
+
+// claim_rows(keys, rows, states, first, last, entries) -> int
+PyObject* claim_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer keys, rows, states, entries;
+    if (!takes(nargs, 6, "claim_rows") || !keys.open(args[0], "keys", UINT64_LETTERS) ||
+        !rows.open(args[1], "rows", UINT32_LETTERS, 1) || !states.open(args[2], "states", "B", 1) ||
+        !entries.open(args[5], "entries", UINT64_LETTERS) || !is_index(entries) ||
+        !fits(rows.size() == keys.size(), "rows must be one per key"))
+        return nullptr;
+    const int64_t first = PyLong_AsLongLong(args[3]), last = PyLong_AsLongLong(args[4]);
+    if ((first == -1 || last == -1) && PyErr_Occurred()) return nullptr;
+    if (!fits(first >= 0 && last <= states.size(), "states are fewer than rows")) return nullptr;
+    int64_t count;
+    {
+        WithoutInterpreter released(keys.bytes() >= WORTH_RELEASING_BYTES);
+        count = kernels->claim_rows(
+            entries.as<uint64_t>(), entries.size() / 2, keys.as<uint64_t>(), keys.size(),
+            rows.as<uint32_t>(), states.as<uint8_t>(), first, last);
+    }
+    return PyLong_FromLongLong(count);
+}
+
 // push_blocks(values, state, grads, blocks, block_elements, meta, hyper, work)
 PyObject* push_blocks(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     Buffer values, state, grads, blocks, meta, hyper, work;
@@ -279,24 +247,6 @@ PyObject* fill_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     }
     Py_RETURN_NONE;
 }
-
-const int64_t MAX_SHARDS = 1024;
-const int64_t FEW_KEYS = 4096;
-
-// Groups for keys, on the stack where they are few.
-class Groups {
-   public:
-    explicit Groups(int64_t n)
-        : memory_(n <= FEW_KEYS ? few_ : (uint16_t*)malloc(n * sizeof(uint16_t))) {}
-    ~Groups() {
-        if (memory_ != few_) free(memory_);
-    }
-    uint16_t* get() { return memory_; }
-
-   private:
-    uint16_t few_[FEW_KEYS];
-    uint16_t* memory_;
-};
 
 PyObject* counts_as_tuple(const int64_t* counts, int64_t shards) {
     PyObject* tuple = PyTuple_New(shards);
@@ -447,6 +397,8 @@ PyMethodDef methods[] = {
     FAST(pull_rows),
     FAST(rehash),
     FAST(forget_stamps),
+    FAST(row_numbers),
+    FAST(claim_rows),
     FAST(push_blocks),
     FAST(fill_rows),
     FAST(group_keys),
@@ -469,7 +421,8 @@ PyMODINIT_FUNC PyInit__native() {
     resilient_ps::choose_kernels();
     PyObject* module = PyModule_Create(&resilient_ps::definition);
     if (module == nullptr) return nullptr;
-    if (!resilient_ps::add_codec(module)) {
+    if (!resilient_ps::add_codec(module) || !resilient_ps::add_parts(module) ||
+        !resilient_ps::add_asking(module) || !resilient_ps::add_log_codec(module)) {
         Py_DECREF(module);
         return nullptr;
     }

@@ -15,7 +15,7 @@ from resilient_ps.ids import DrawBits
 from resilient_ps.machine import Exit, Log
 from resilient_ps.messages import AppendPart, Copy
 from resilient_ps.replication.claims import Claim
-from resilient_ps.shard import Reply
+from resilient_ps.shard import Reply, Shard
 
 REPLICA_REF = 1_000
 """Calls to etcd of replicas have references from here on, each another one."""
@@ -46,7 +46,11 @@ class Home:
     guards: Guards = ALL_GUARDS
     member_timeout_ns: int = 5 * 10**9  # an in-sync member that owes answers for longer is left out
     copy_bytes_per_s: int = 256 << 20
+    overlay_bytes_max: int = 0  # of the image of a shard; 0: in proportion to the shard
     min_in_sync: int = 1
+    incarnation: int = 1  # of the cluster
+    restores: bool = False  # shards of this incarnation begin with what a checkpoint holds
+    to_load: set[int] = field(default_factory=set)  # shards that wait for it
     lease: int = 0  # 0: we are no registered member of the cluster at the moment
     leases: Mapping[Member, int] = field(default_factory=dict)  # of the registered servers
     refused: set[Member] = field(default_factory=set)  # nobody listens where they did
@@ -68,6 +72,21 @@ class Home:
         """Is there room for a copy of this shard? Copies whose source is silent take none."""
         heard = [at_ns for number, at_ns in self.taking.items() if number != shard]
         return sum(now_ns - at_ns <= self.member_timeout_ns for at_ns in heard) < COPIES_MAX
+
+    def new_shard(self, number: int) -> Shard:
+        """A shard without an entry."""
+        return self.housed(Shard(number, self.shards, self.guards))
+
+    def housed(self, shard: Shard) -> Shard:
+        """This shard, which knows from now on on which server it is."""
+        shard.server, shard.overlay_bytes_max = self.me.server, self.overlay_bytes_max
+        return shard
+
+    def begin(self, incarnation: int) -> None:
+        """The cluster has another incarnation: nothing of what was under way counts any more."""
+        self.incarnation = incarnation
+        for held in (self.to_load, self.primaries, self.sending, self.taking, self.calls):
+            held.clear()
 
     @property
     def pending_bytes_max(self) -> int:

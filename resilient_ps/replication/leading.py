@@ -1,194 +1,49 @@
 """A primary: who holds its entries, what is committed, and who is to be in sync.
 
-Theory of operation. An entry is appended, sent to all followers in order, and committed once every
-member that the in-sync set may have holds it: the set that etcd is known to hold, and while a
-change of ours is under way the other one too. Committed entries are applied and answered. The first
-entry of a primary is `EPOCH`; older entries that it inherited are committed with it, not before.
+Theory of operation. How writes are committed stands in `commitment`. The first entry of a primary
+is `EPOCH`; older entries that it inherited are committed with it, not before.
 
 A change of the in-sync set is a claim (`claims`): one at a time, repeated until its outcome is
 known. A member that is gone, about to end, silent or empty is left out; a learner is counted in
 from the moment at which the claim is *sent*; who is not desired is left out once all desired are in
 sync; and when another one is the first of the desired, or this server stops, the shard is handed
 over: nothing new is begun, what is pending is finished, and the heir's epoch begins.
-
-Invariants: `opened <= commit` whenever anything has been committed here; `applied <= commit`;
-nothing is answered before it is applied.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from resilient_ps.coordinator.records import Member
-from resilient_ps.ids import Position
-from resilient_ps.messages import AppendedPart, Command, Entry, Held, Kind, PartAnswer, Status
+from resilient_ps.messages import AppendedPart, Command, Held, Kind, PartAnswer
 from resilient_ps.replication import claims
 from resilient_ps.replication.claims import Claim, Known
+from resilient_ps.replication.commitment import Commitment
 from resilient_ps.replication.followers import Follower
 from resilient_ps.replication.home import Home, Out
 from resilient_ps.replication.log import Log
-from resilient_ps.replication.streams import Streams
-from resilient_ps.shard import Reply, Shard, moves_clocks
-from resilient_ps.waiting import Origin
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from resilient_ps.shard import Reply, Shard
 
 HAND_OVER_NS = 2_000_000_000
-PARKED_MAX = 10_000  # writes that wait for the end of a hand-over
 JOIN_NS = 1_000_000_000
 JOIN_ENTRIES = 1_024
 
 
-class Leading(Streams):
+class Leading(Commitment):
     """The primary's side of a replica. It shares `shard` and `log` with it."""
 
     def __init__(self, shard: Shard, log: Log, home: Home, known: Known) -> None:
         super().__init__(shard, log, home, known)
         self.lease = home.lease
         self.leader_revision = known.leader_revision
-        self.claim: Claim | None = None
-        self.heir: Member | None = None
-        self.lack = ""  # why nothing can be committed at the moment
         self._asked = False  # the claim's call to etcd is under way
         self._again_ns = 0
         self._heir_since_ns = 0
         self._heir_again_ns = 0
-        self._members: frozenset[Member] = frozenset()
-        self._members_of: object = None  # what `_members` was made of
-        self._origins: dict[int, Origin] = {}
-        self._early: dict[int, PartAnswer] = {}  # see `_apply_early`
-        self._parked: list[Origin] = []  # writes that are to go to the heir
 
     def open(self, now_ns: int) -> list[Out]:
         """Begin: append the first entry of the epoch."""
         self.home.primaries.add(self.number)
         self._refresh_followers(self.members())
         return self._append(Command(Kind.EPOCH), None, now_ns)
-
-    # -- writes
-
-    def write(self, command: Command, origin: Origin, now_ns: int) -> list[Out]:
-        """Answer at once what needs no entry, else append it."""
-        if self.heir is not None:
-            return self._park(origin)
-        if self.lack or len(self.known.record.in_sync) < self.home.min_in_sync:
-            return [Reply(origin, self._not_now(self.lack or "too few servers hold it"))]
-        if not len(self.log):
-            prepared = self.shard.prepare(command)
-            if isinstance(prepared, PartAnswer):
-                return [Reply(origin, prepared)]
-            if not self.followers:  # alone: nothing to wait for, and no second look
-                at = Position(self.epoch, self.log.last + 1)
-                self.log.append(Entry(at, command))
-                self.log.take()
-                self.commit = at.lsn
-                return self._after(
-                    [command.kind], [Reply(origin, self.shard.commit(prepared, at))], now_ns
-                )
-        elif self.log.nbytes > self.home.pending_bytes_max:
-            return [Reply(origin, self._not_now("too much waits for the backups"))]
-        elif not self.home.guards.repeat_after_commit and self._pends(command):
-            return [
-                Reply(origin, PartAnswer(self.number, Status.OK, self.shard.position, command.n))
-            ]
-        return self._append(command, origin, now_ns)
-
-    def _append(self, command: Command, origin: Origin | None, now_ns: int) -> list[Out]:
-        lsn = self.log.last + 1
-        self.log.append(Entry(Position(self.epoch, lsn), command))
-        if origin is not None:
-            self._origins[lsn] = origin
-        outs: list[Out] = []
-        for follower in self.followers.values():
-            outs += self._send(follower, now_ns)
-        if not self.home.guards.apply_after_commit:
-            self._apply_early()
-        return outs + self.advance(now_ns)
-
-    def _apply_early(self) -> None:
-        """With that rule switched off: what is not committed can be read."""
-        while self.serving and len(self.log):
-            entry = self.log.take()
-            self._early[entry.at.lsn] = self.shard.apply(entry)
-
-    def _pends(self, command: Command) -> bool:
-        """Is the same push under way already?"""
-        same = (command.worker, command.clock, command.n)
-        return any(
-            (e.command.worker, e.command.clock, e.command.n) == same for e in self.log.pending()
-        )
-
-    def _park(self, origin: Origin) -> list[Out]:
-        """Sent to the heir when it leads: that is quicker than to be turned away till then."""
-        if len(self._parked) < PARKED_MAX:
-            self._parked.append(origin)
-            return []
-        return [Reply(origin, self._not_now("the shard is being handed over"))]
-
-    def _unpark(self) -> list[Out]:
-        """There is no heir any more: come again."""
-        if self.heir is not None:
-            return []
-        parked, self._parked = self._parked, []
-        return [Reply(origin, self._not_now("it was not handed over")) for origin in parked]
-
-    def _not_now(self, why: str) -> PartAnswer:
-        return PartAnswer(self.number, Status.BUSY, self.shard.position, text=why.encode())
-
-    # -- commitment
-
-    def members(self) -> frozenset[Member]:
-        """All others that are in sync, or may be."""
-        made_of = (self.known.record.in_sync, self.claim)
-        if self._members_of != made_of:
-            self._members_of = made_of
-            members = set(self.known.record.in_sync)
-            if self.claim is not None and self.home.guards.count_before_growth:
-                members |= set(self.claim.record.in_sync)
-            self._members = frozenset(members - {self.home.me})
-        return self._members
-
-    def held_by_all(self) -> int:
-        """The last entry that all hold who must, besides us, before it is committed."""
-        lsn = self.log.last
-        for member in self.members():
-            follower = self.followers.get(member)
-            lsn = min(lsn, -1 if follower is None else follower.match)
-        for follower in self.followers.values():
-            if follower.joining:
-                lsn = min(lsn, follower.match)
-        return lsn
-
-    def advance(self, now_ns: int) -> list[Out]:
-        """Commit what all needed members hold; apply and answer it."""
-        commit = self.log.last
-        if commit > self.commit and self.home.guards.wait_for_backups:
-            commit = self.held_by_all()
-        if commit < self.opened or commit <= self.commit:
-            return []
-        self.commit = commit
-        if self.shard.epoch != self.epoch:
-            self.shard.serve_in(self.epoch)
-        replies: list[Reply] = []
-        kinds: list[Kind] = []
-        for lsn in sorted(self._early):
-            if lsn <= commit and lsn in self._origins:
-                replies.append(Reply(self._origins.pop(lsn), self._early.pop(lsn)))
-        while self.log.applied < commit:
-            entry = self.log.take()
-            answer = self.shard.apply(entry)
-            kinds.append(entry.command.kind)
-            origin = self._origins.pop(entry.at.lsn, None)
-            if origin is not None:
-                replies.append(Reply(origin, answer))
-        return self._after(kinds, replies, now_ns)
-
-    def _after(self, kinds: Iterable[Kind], replies: list[Reply], now_ns: int) -> list[Out]:
-        outs: list[Out] = [*replies]
-        if self.shard.waiting and any(moves_clocks(kind) for kind in kinds):
-            outs += self.shard.release(now_ns)
-        return outs
 
     def resign(self, answer: PartAnswer) -> list[Out]:
         """No primary any more: whoever waits is sent elsewhere. What is pending is unknown."""
@@ -222,6 +77,10 @@ class Leading(Streams):
             case Held.MISSING if follower.whole:
                 outs = self._go_back(follower, part.lsn, now_ns)
                 return self._on_empty(follower, now_ns) if outs is None else outs
+            case Held.BUSY if follower.counted:  # it waits for its part of a checkpoint
+                self._begin_stream(follower, max(follower.match, self.log.applied))
+                follower.resend = True
+                return []
             case Held.BUSY | Held.EMPTY | Held.MISSING:
                 return self._on_empty(follower, now_ns)
         return []

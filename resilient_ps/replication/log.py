@@ -34,7 +34,7 @@ class Log:
     def __init__(self, applied: int = 0, epochs: Iterable[tuple[int, Epoch]] = ()) -> None:
         self.applied = applied
         self.last = applied
-        self.nbytes = 0
+        self.nbytes = self.keys = 0  # of what is not applied yet
         self._entries: deque[Entry] = deque()
         self._firsts: list[int] = []
         self._epochs: list[Epoch] = []
@@ -84,12 +84,21 @@ class Log:
         self._entries.append(entry)
         self.last = lsn
         self.nbytes += entry.command.nbytes
+        self.keys += len(entry.command.keys)
+
+    def pass_over(self, epoch: Epoch) -> int:
+        """An entry that is applied at once, where all others are: it need not be kept. Its lsn."""
+        if len(self) or not self._epochs or epoch != self._epochs[-1]:
+            raise Bug(f"an entry of {epoch} behind {self.end} cannot be passed over")
+        self.applied = self.last = self.last + 1
+        return self.last
 
     def take(self) -> Entry:
         """The first entry that is not applied; it is, from now on."""
         entry = self._entries.popleft()
         self.applied = entry.at.lsn
         self.nbytes -= entry.command.nbytes
+        self.keys -= len(entry.command.keys)
         return entry
 
     def after(self, lsn: int) -> tuple[Entry, ...]:
@@ -107,6 +116,7 @@ class Log:
         while self.last > lsn:
             entry = self._entries.pop()
             self.nbytes -= entry.command.nbytes
+            self.keys -= len(entry.command.keys)
             self.last -= 1
         while self._firsts and self._firsts[-1] > self.last:
             del self._firsts[-1], self._epochs[-1]

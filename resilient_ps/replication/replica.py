@@ -4,6 +4,7 @@ Theory of operation (primary-backup with its configuration in a store of its own
 "PacificA", 2008; the in-sync set is Kafka's). Roles:
 
     empty     nothing is held
+    loading   a member from the first whose state comes from a checkpoint: to be asked again later
     learner   a state copy is being taken in, or is whole but not counted yet
     backup    an in-sync member that follows the primary: holds entries, applies committed ones
     primary   `Leading`: serves once the first entry of its epoch is committed
@@ -11,6 +12,12 @@ Theory of operation (primary-backup with its configuration in a store of its own
 etcd decides who is what: the record names the in-sync set and the primary of each epoch. A replica
 that sees a later epoch refuses everything earlier. Members of the in-sync set campaign when the
 leader key is absent, or when it hangs on the lease of a process that is known to be dead.
+
+A member that is loading is treated like any other that owes answers: after one member timeout the
+primary goes on without it, if `min_in_sync` allows, and copies its state to it once it has served.
+To wait for as long as it says that it is loading would spare that copy, but nothing is committed
+without every member: a slow reader of the store would hold up all workers, for minutes. (What
+has been loaded by then is thrown away; a copy within the cluster takes no longer than to load.)
 
 Invariants: `epoch` only grows; entries are applied only up to what is committed *and* verified in
 the present epoch; a member never throws its state away; one that would have to drop an applied
@@ -24,6 +31,7 @@ from typing import Literal, TypeAlias
 
 from resilient_ps.coordinator.kv import KvAnswered, KvFailed, TxnResult
 from resilient_ps.coordinator.records import Member
+from resilient_ps.coordinator.standing import never_led
 from resilient_ps.copying import CopyTarget
 from resilient_ps.errors import BadInput
 from resilient_ps.ids import NO_EPOCH, NOWHERE, Epoch, Position
@@ -34,13 +42,13 @@ from resilient_ps.messages import (
     AppendPart,
     Copied,
     Copy,
-    Entry,
     Held,
     PartAnswer,
     Status,
 )
 from resilient_ps.replication.claims import Claim, Known, found_instead
 from resilient_ps.replication.election import RETRY_NS, Candidacy
+from resilient_ps.replication.holding import Holding
 from resilient_ps.replication.home import Home, Out
 from resilient_ps.replication.leading import Leading
 from resilient_ps.replication.log import Log, in_sequence
@@ -48,19 +56,16 @@ from resilient_ps.shard import Shard
 
 EXIT_DIVERGED = 71
 
-Role: TypeAlias = Literal["empty", "learner", "backup", "primary"]
+Role: TypeAlias = Literal["empty", "loading", "learner", "backup", "primary"]
 
 
-class Replica:
+class Replica(Holding):
     """See the module. `known` is what etcd is known to hold of the shard."""
 
     def __init__(self, number: int, home: Home) -> None:
-        self.number = number
-        self.home = home
+        super().__init__(number, home)
         self.known: Known | None = None
-        self.epoch: Epoch = NO_EPOCH
-        self.shard: Shard | None = None
-        self.log = Log()
+        self.epoch = Epoch(home.incarnation, 0)  # everything from before is refused
         self.leading: Leading | None = None
         self._dead_revision = 0  # of a leader key whose process was found dead
         self._target: CopyTarget | None = None
@@ -79,7 +84,7 @@ class Replica:
         if self.leading is not None:
             return "primary"
         if self.shard is None:
-            return "empty"
+            return "loading" if self.number in self.home.to_load else "empty"
         return "learner" if self._target is not None else "backup"
 
     @property
@@ -105,7 +110,7 @@ class Replica:
 
     def on_known(self, known: Known, now_ns: int) -> list[Out]:
         """The shard's record or leader key, as the view or an answer shows it."""
-        if known.revision < self._floor:
+        if known.revision < self._floor or self._is_void(known):
             return []
         if self.known is not None and known.revision < self.known.revision:
             return []
@@ -123,6 +128,10 @@ class Replica:
             return outs + self._lead_or_campaign(now_ns)
         return outs + self.leading.on_known(known, now_ns)
 
+    def _is_void(self, known: Known) -> bool:
+        """Is this a record of another incarnation of the cluster?"""
+        return known.record.epoch.incarnation != self.home.incarnation
+
     def _take_place(self) -> list[Out]:
         """Be what the record says: begin, become a backup, or throw away what is not wanted."""
         assert self.known is not None
@@ -134,12 +143,26 @@ class Replica:
             elif self.shard is None and self._held_before:
                 why = f"shard {self.number}: named in sync after its state was thrown away"
                 return [Exit(EXIT_DIVERGED, why)]
+            elif self.shard is None and self.home.restores:
+                self.home.to_load.add(self.number)
             elif self.shard is None:  # in sync from the first: nothing was committed without us
-                self.shard = Shard(self.number, self.home.shards, self.home.guards)
+                self.shard = self.home.new_shard(self.number)
             return []
+        self.home.to_load.discard(self.number)
+        if self.home.restores and not never_led(record):  # a later state than the checkpoint's:
+            self._held_before = True  # only a copy will do
         if self._target is not None and record.epoch <= self.epoch and self._is_wanted:
             return []
         return self._discard() if self.shard is not None else []
+
+    def on_loaded(self, shard: Shard, now_ns: int) -> list[Out]:
+        """What the checkpoint holds of this shard: the state before the first entry."""
+        if self.number not in self.home.to_load or self.shard is not None:
+            return []
+        self.home.to_load.discard(self.number)
+        self.shard = self.home.housed(shard)
+        told = LogLine("info", "replica loaded", {"shard": self.number})
+        return [told, *self._lead_or_campaign(now_ns)]
 
     @property
     def _is_wanted(self) -> bool:
@@ -245,6 +268,8 @@ class Replica:
         if not in_sequence(part.prev, part.entries, part.epoch):
             what = {"shard": self.number, "prev": part.prev, "entries": len(part.entries)}
             return None, [*outs, LogLine("error", "entries out of order are ignored", what)]
+        if self._awaits_checkpoint:
+            return self._says(Held.BUSY, 0, part.attempt), outs
         target = self._target
         begun = target is None or target.complete or part.attempt == self._attempt
         if not begun or (self.shard is None and self._held_before):
@@ -254,7 +279,7 @@ class Replica:
         if agreed is not None:
             return self._says(Held.MISSING, agreed), outs
         if self.shard is None:  # a member from the first, whose view is behind
-            self.shard = Shard(self.number, self.home.shards, self.home.guards)
+            self.shard = self.home.new_shard(self.number)
         if not self._hold(part.entries):
             return None, [*outs, self._diverged(part)]
         last = part.entries[-1].at.lsn if part.entries else part.prev.lsn
@@ -264,6 +289,11 @@ class Replica:
             self._apply_to(self.log.last)
         return self._says(Held.HELD, self._verified), outs
 
+    @property
+    def _awaits_checkpoint(self) -> bool:
+        """Would we be a member from the first, as far as we know, if we had our state?"""
+        return self.shard is None and self.home.restores and not self._held_before
+
     def _greet_epoch(self, epoch: Epoch, attempt: int) -> tuple[AppendedPart | None, list[Out]]:
         """Follow a later epoch, refuse an earlier one."""
         if epoch > self.epoch:
@@ -272,44 +302,12 @@ class Replica:
             return self._says(Held.STALE, 0, attempt), []
         return None, []
 
-    def _agreement(self, part: AppendPart) -> int | None:
-        """None when the log holds what the entries follow; else how far it may agree."""
-        prev, log = part.prev, self.log
-        if prev.lsn > log.last:
-            return log.last
-        place = log.place(prev.lsn)
-        if place == prev or not self.home.guards.log_matching:
-            return None
-        if prev.lsn <= log.applied:
-            return log.applied  # not remembered any more: ask from what is applied
-        return max(log.applied, log.run_start(prev.lsn) - 1)
-
-    def _hold(self, entries: tuple[Entry, ...]) -> bool:
-        """Append what is new, drop what contradicts it. False if that has been applied."""
-        log, matching = self.log, self.home.guards.log_matching
-        for entry in entries:
-            lsn = entry.at.lsn
-            if lsn <= log.last:
-                if log.place(lsn) in (entry.at, None) or not matching:
-                    continue
-                if lsn <= log.applied:
-                    return not self.home.guards.apply_after_commit
-                log.cut(lsn - 1)
-            log.append(entry)
-        return True
-
     def _diverged(self, part: AppendPart) -> Out:
         why = (
             f"shard {self.number}: an applied entry behind lsn {part.prev.lsn} is not in the log "
             f"of the primary of epoch {part.epoch}: this process ends, another one gets a copy"
         )
         return Exit(EXIT_DIVERGED, why)
-
-    def _apply_to(self, commit: int) -> None:
-        assert self.shard is not None
-        log, shard = self.log, self.shard
-        while log.applied < min(commit, log.last):
-            shard.apply(log.take())
 
     def on_copy(self, piece: Copy, now_ns: int) -> tuple[AppendedPart | None, list[Out]]:
         """A piece of a state copy, and what we answer."""
@@ -331,12 +329,13 @@ class Replica:
         self._floor = max(self._floor, head.revision)
         if not self.home.may_take(self.number, now_ns):
             return self._says(Held.BUSY, 0), outs
+        self.home.to_load.discard(self.number)
         try:
             target = CopyTarget(head, self.home.shards, self.home.guards)
         except BadInput as error:
             return self._give_up(error, outs)
         self.home.taking[self.number] = now_ns
-        self._target, self.shard = target, target.shard
+        self._target, self.shard = target, self.home.housed(target.shard)
         self.log = Log(head.lsn, target.epochs)
         self._verified = head.lsn
         return self._says(Held.COPIED, 0), outs

@@ -14,7 +14,7 @@ from typing import Any
 from resilient_ps.errors import Unavailable
 from resilient_ps.messages import Hello, Message
 from resilient_ps.routing import Address
-from resilient_ps.wire import FrameReader, Place, WireError, encode
+from resilient_ps.wire import FrameReader, Place, TakeWhole, WireError, encode
 
 CONNECT_TIMEOUT_S = 1.0
 SEND_PATIENCE_S = 0.1
@@ -52,8 +52,12 @@ class Channel:
 
     def send(self, message: Message) -> None:
         """Queue a message and hand over what the kernel takes. Raises `OSError`."""
+        self.send_bytes(encode(message))
+
+    def send_bytes(self, buffers: list[Any]) -> None:
+        """Queue the bytes of a message and hand over what the kernel takes. Raises `OSError`."""
         stuck = self.sending
-        self._unsent += encode(message)
+        self._unsent += buffers
         if not stuck:  # else it leaves when the kernel takes something again
             self.flush()
 
@@ -75,10 +79,14 @@ class Channel:
             if sent:
                 unsent[0] = memoryview(unsent[0])[sent:]
 
-    def receive(self) -> list[Message]:
-        """What has arrived. Raises `OSError` when the connection is over, `WireError` for junk."""
+    def receive(self, *, wait: bool = False, take: TakeWhole | None = None) -> list[Message]:
+        """What has arrived, or with `wait` arrives within `RECEIVE_PATIENCE_S`.
+
+        `take` is offered it first: see `FrameReader.received_whole`. Raises `OSError` when the
+        connection is over, `WireError` for junk.
+        """
         buffer = self.reader.get_buffer()
-        flags = socket.MSG_DONTWAIT
+        flags = 0 if wait else socket.MSG_DONTWAIT
         if self.reader.filling and buffer.nbytes >= WAIT_FOR_ALL_BYTES:
             flags = socket.MSG_WAITALL
         try:
@@ -87,6 +95,8 @@ class Channel:
             return []
         if count == 0:
             raise ConnectionResetError("the server closed the connection")
+        if take is not None and self.reader.received_whole(count, take):
+            return []
         return self.reader.received(count)
 
     def close(self) -> None:

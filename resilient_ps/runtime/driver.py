@@ -12,17 +12,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
+from numpy.typing import NDArray
+
+from resilient_ps.calls import Folded
 from resilient_ps.coordinator.kv import Kv, KvCall
 from resilient_ps.errors import Unavailable
 from resilient_ps.machine import Drop, Event, MessageArrived, PeerLost, Send, SetTimer, TimerFired
 from resilient_ps.messages import Hello, Message
+from resilient_ps.quick_calls import PlainTable, QuickCall
 from resilient_ps.routing import PEER_PREFIX
-from resilient_ps.runtime.channel import Channel, ChannelRefused, WireError
+from resilient_ps.runtime.channel import RECEIVE_PATIENCE_S, Channel, ChannelRefused, WireError
 from resilient_ps.runtime.kv_calls import outcome
 from resilient_ps.session import Resolved, Session, SessionEffect
+from resilient_ps.wire import TakeWhole, encode
 
 KV_DEADLINE_S = 1.0
+RECEIVE_PATIENCE_MS = int(RECEIVE_PATIENCE_S * 1000)
+RECEIVE_PATIENCE_NS = RECEIVE_PATIENCE_MS * 1_000_000
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 
 
@@ -80,10 +88,62 @@ class Driver:
 
     def wait(self, op: int, deadline_ns: int) -> Resolved:
         """Serve everything until this operation is resolved; at the deadline it is abandoned."""
+        folded = self.session.calls.folded
+        if folded is not None and folded.op == op:
+            self._receive_answer(folded, deadline_ns)
         while op not in self._resolved:
             if not self.serve(deadline_ns):
                 self.perform(self.session.abandon(op, time.monotonic_ns()))
         return self._resolved.pop(op)
+
+    # -- the quick way of plain calls: see `quick_calls`
+
+    def pull_quickly(
+        self, table: PlainTable, keys: Any, out: NDArray[Any], deadline_s: float, wait_ns: int
+    ) -> QuickCall | None:
+        """Start a pull into `out`; None where only the usual way will do."""
+        channel = self._idle_channel()
+        if channel is None:
+            return None
+        now_ns = time.monotonic_ns()
+        call = self.session.pull_quickly(table, keys, out, now_ns, wait_ns=wait_ns)
+        return None if call is None else self._leave(call, channel, now_ns, deadline_s)
+
+    def push_quickly(
+        self, table: PlainTable, keys: Any, grads: NDArray[Any], deadline_s: float
+    ) -> QuickCall | None:
+        """Start a push; None where only the usual way will do."""
+        channel = self._idle_channel()
+        if channel is None:
+            return None
+        now_ns = time.monotonic_ns()
+        call = self.session.push_quickly(table, keys, grads, now_ns)
+        return None if call is None else self._leave(call, channel, now_ns, deadline_s)
+
+    def _idle_channel(self) -> Channel | None:
+        """That of the server of all shards, if nothing is to be done first."""
+        peer = self.session.routing.only_peer
+        channel = None if peer is None or self._events else self._channels.get(peer)
+        return None if channel is None or channel.sending else channel
+
+    def _leave(
+        self, call: QuickCall, channel: Channel, now_ns: int, deadline_s: float
+    ) -> QuickCall:
+        call.op = self.next_op()
+        self._hand_over(channel, [call.frame])
+        if channel.sending:
+            self._send_rest([channel], now_ns + int(deadline_s * 1e9))
+        return call
+
+    def _receive_answer(self, call: Folded, deadline_ns: int) -> None:
+        """One attempt; what it gives that is not the plain answer goes the usual way."""
+        channel, now_ns = self._only_channel(), time.monotonic_ns()
+        if channel is None or self._events or now_ns + RECEIVE_PATIENCE_NS > deadline_ns:
+            return
+        self._receive(channel, call.take, wait=True)
+        if call.over:
+            self._resolved[call.op] = Resolved(call.op)
+            self.perform(self.session.settle(call, now_ns))
 
     def serve(self, deadline_ns: int) -> bool:
         """One round of whatever comes next; False when the deadline has come first."""
@@ -98,10 +158,21 @@ class Driver:
 
     def poll(self, timeout_ms: int = 0) -> None:
         """Take in what has arrived, or arrives within the time."""
-        for fd, mask in self._poll.poll(timeout_ms):
-            self._on_ready(fd, mask)
+        only = self._only_channel() if timeout_ms >= RECEIVE_PATIENCE_MS else None
+        if only is not None:
+            self._receive(only, wait=True)
+        else:
+            for fd, mask in self._poll.poll(timeout_ms):
+                self._on_ready(fd, mask)
         self._fire_timers()
         self._drain_events()
+
+    def _only_channel(self) -> Channel | None:
+        """The one that all there is to wait for comes from: to receive waits as well as to poll."""
+        if len(self._channels) != 1:
+            return None
+        (channel,) = self._channels.values()
+        return None if channel.sending else channel
 
     def close(self) -> None:
         """Close all connections."""
@@ -132,14 +203,20 @@ class Driver:
         """The channel, where something is left to be sent."""
         try:
             channel = self._channels.get(peer) or self._open(peer)
-            channel.send(message)
         except (OSError, Unavailable) as error:
             self._lose(peer, refused=isinstance(error, ChannelRefused))
             return []
-        if not channel.sending:
-            return []
-        self._poll.modify(channel, select.POLLIN | select.POLLOUT)
-        return [channel]
+        self._hand_over(channel, encode(message))
+        return [channel] if channel.sending else []
+
+    def _hand_over(self, channel: Channel, buffers: list[Any]) -> None:
+        try:
+            channel.send_bytes(buffers)
+        except OSError:
+            self._lose(channel.peer, refused=False)
+            return
+        if channel.sending:
+            self._poll.modify(channel, select.POLLIN | select.POLLOUT)
 
     def _send_rest(self, channels: list[Channel], until_ns: int) -> None:
         """Read meanwhile: a server may be waiting for us to."""
@@ -151,7 +228,7 @@ class Driver:
                 self._on_ready(fd, mask)
 
     def _open(self, peer: str) -> Channel:
-        address = self.session.routing.servers.get(peer.removeprefix(PEER_PREFIX))
+        address = self.session.servers.get(peer.removeprefix(PEER_PREFIX))
         if address is None:
             raise Unavailable(f"{peer} has no address")
         if not self._unix_sockets:
@@ -166,14 +243,21 @@ class Driver:
         channel = self._by_fd.get(fd)
         if channel is None:
             return
-        try:
-            if mask & select.POLLOUT:
+        if mask & select.POLLOUT:
+            try:
                 channel.flush()
-                if not channel.sending:
-                    self._poll.modify(channel, select.POLLIN)
-            if mask & _READABLE:
-                for message in channel.receive():
-                    self._events.append(MessageArrived(channel.peer, message))
+            except OSError:
+                self._lose(channel.peer, refused=False)
+                return
+            if not channel.sending:
+                self._poll.modify(channel, select.POLLIN)
+        if mask & _READABLE:
+            self._receive(channel, wait=False)
+
+    def _receive(self, channel: Channel, take: TakeWhole | None = None, *, wait: bool) -> None:
+        try:
+            for message in channel.receive(wait=wait, take=take):
+                self._events.append(MessageArrived(channel.peer, message))
         except (OSError, WireError):
             self._lose(channel.peer, refused=False)
 

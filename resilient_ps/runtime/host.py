@@ -46,6 +46,7 @@ from resilient_ps.machine import (
 from resilient_ps.messages import Hello, Message
 from resilient_ps.routing import PEER_PREFIX
 from resilient_ps.runtime.addresses import Directory
+from resilient_ps.runtime.blob_bridge import BLOB_THREADS, BlobBridge
 from resilient_ps.runtime.clock import Clock, MonotonicClock
 from resilient_ps.runtime.connection import Connection
 from resilient_ps.runtime.expired import Expired
@@ -56,6 +57,7 @@ from resilient_ps.runtime.logs import Logger
 from resilient_ps.runtime.outbound import Outbound
 from resilient_ps.runtime.signals import StopSignals
 from resilient_ps.runtime.timers import Timers
+from resilient_ps.storage.blobs import BlobCall, Blobs
 
 EXIT_BUG = 70
 EXIT_SIGNALLED = 128  # and the signal's number
@@ -71,7 +73,8 @@ class Host:
 
     `listening`: where it is reached (see `listen_on`). `directory` and `hello`: how `server:` peers
     are found and greeted; a `hello` that is called is called for each connection anew. `kv`: the
-    coordination store; the caller closes it. `ready` is called in the loop's thread once
+    coordination store, `blobs`: the object store, which up to `blob_threads` calls use at once; the
+    caller closes both. `ready` is called in the loop's thread once
     connections are accepted and `Started` has been handled.
     """
 
@@ -81,6 +84,8 @@ class Host:
         *,
         listening: Listening,
         kv: Kv | None = None,
+        blobs: Blobs | None = None,
+        blob_threads: int = BLOB_THREADS,
         directory: Directory | None = None,
         hello: Callable[[], Hello] | Hello | None = None,
         limits: HostLimits | None = None,
@@ -108,6 +113,7 @@ class Host:
         self._exit: Exit | None = None
         self._timers = Timers(self._clock, self.post)
         self._kv = KvBridge(kv, self.post, self._log)
+        self._blobs = BlobBridge(blobs, self.post, self._log, threads=blob_threads)
 
     def run(self) -> int:
         """Run in this thread until the machine exits; its exit code. Handles SIGTERM, SIGINT."""
@@ -124,6 +130,7 @@ class Host:
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
         self._ended, self._closed = asyncio.Event(), asyncio.Event()
         self._kv.start()
+        self._blobs.start()
         servers = [await self._accept_on(sock) for sock in self._listening.sockets]
         try:
             self._begin()
@@ -135,6 +142,7 @@ class Host:
             self._timers.close()
             await self._close_connections()
             self._kv.close()
+            self._blobs.close()
         assert self._exit is not None
         return self._exit.code
 
@@ -178,6 +186,8 @@ class Host:
                 self._kv.call(effect)
             case KvWatch():
                 self._kv.watch(effect)
+            case BlobCall():
+                self._blobs.call(effect)
             case Drop():
                 self._drop(effect.peer, effect.why)
             case Log():

@@ -9,7 +9,6 @@ watch thread waits.
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 from collections.abc import Callable
 
@@ -28,6 +27,7 @@ from resilient_ps.coordinator.kv import (
 )
 from resilient_ps.errors import BadInput, Bug, ResilientPsError, Unavailable
 from resilient_ps.runtime.kv_calls import outcome
+from resilient_ps.runtime.lane import Lane
 from resilient_ps.runtime.logs import Logger
 
 MAX_WAITING_CALLS = 1024
@@ -54,8 +54,8 @@ class KvBridge:
         self._post = post
         self._log = log
         self._closed = threading.Event()
-        self._calls = _Lane("kv", CALL_THREADS)
-        self._refreshes = _Lane("kv-lease", 1)
+        self._calls = Lane("kv", threads=CALL_THREADS, waiting=MAX_WAITING_CALLS)
+        self._refreshes = Lane("kv-lease", threads=1, waiting=MAX_WAITING_CALLS)
         self._changes = threading.Semaphore(MAX_WAITING_CHANGES)
         self._watches: dict[int, WatchHandle] = {}
         self._watch_count = 0
@@ -96,7 +96,7 @@ class KvBridge:
     # --------------------------------------------------------------------------- in the loop
 
     def _submit(
-        self, lane: _Lane, ref: int, work: Callable[..., None], effect: KvCall | KvWatch
+        self, lane: Lane, ref: int, work: Callable[..., None], effect: KvCall | KvWatch
     ) -> None:
         error: ResilientPsError | None = None
         if self._kv is None:
@@ -167,40 +167,3 @@ class KvBridge:
         except RuntimeError:
             if not self._closed.is_set():  # the loop may end while we look
                 raise
-
-
-class _Lane:
-    """A bounded queue of work and the daemon threads that do it, made when first needed."""
-
-    def __init__(self, name: str, threads: int) -> None:
-        self._name = name
-        self._limit = threads
-        self._threads: list[threading.Thread] = []
-        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(MAX_WAITING_CALLS)
-
-    def put(self, work: Callable[[], None]) -> bool:
-        """False when the queue is full."""
-        if len(self._threads) < self._limit:
-            name = f"{self._name}-{len(self._threads)}"
-            thread = threading.Thread(target=self._work, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        try:
-            self._queue.put_nowait(work)
-        except queue.Full:
-            return False
-        return True
-
-    def close(self) -> None:
-        """Forget what waits; the threads end after what they are doing."""
-        try:
-            while True:
-                self._queue.get_nowait()
-        except queue.Empty:
-            pass
-        for _ in self._threads:
-            self._queue.put_nowait(None)
-
-    def _work(self) -> None:
-        while (work := self._queue.get()) is not None:
-            work()

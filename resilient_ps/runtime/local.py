@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -18,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
+from resilient_ps.checkpoints.standby import Standby
 from resilient_ps.coordinator.placement import MAX_REPLICAS
 from resilient_ps.coordinator.runtime.processes import Coordination, Prefer, start_coordination
 from resilient_ps.errors import BadInput, NotFound
@@ -37,8 +39,9 @@ class LocalCluster:
 
     `replicas`: how many servers hold each shard, as far as there are so many. `min_in_sync`: how
     many must hold a write before it is acknowledged. `prefer`: real etcd, the embedded coordination
-    process, or etcd where it is installed; `coordinate` starts another one. `flags`: further flags
-    of every server. `program`: what is run in place of the server command. Use it as a context
+    process, or etcd where it is installed; `coordinate` starts another one. `standby`: where and
+    when checkpoints are made, and which one the cluster begins with. `flags`: further flags of
+    every server. `program`: what is run in place of the server command. Use it as a context
     manager, or call `start` and `stop`.
 
     Single servers are named in `kill`, `pause`, `resume`, `stop_server` and `restart`.
@@ -53,6 +56,7 @@ class LocalCluster:
         cluster: str = "local",
         prefer: Prefer = "auto",
         coordinate: Callable[[], Coordination] | None = None,
+        standby: Standby | None = None,
         flags: Sequence[str] = (),
         program: Sequence[str] = SERVER_PROGRAM,
     ) -> None:
@@ -70,6 +74,8 @@ class LocalCluster:
         self._count = servers
         self._coordinate = coordinate or partial(start_coordination, prefer)
         self._flags = ("--replicas", str(replicas), "--min-in-sync", str(min_in_sync), *flags)
+        if standby is not None and standby.store:
+            self._flags = (*self._flags, *standby.flags())
         self._program = tuple(program)
         self._coordination: Coordination | None = None
 
@@ -130,6 +136,16 @@ class LocalCluster:
     def kill(self, name: str) -> None:
         """SIGKILL a server, and wait for its end."""
         self.server(name).kill()
+
+    def kill_all(self) -> None:
+        """SIGKILL all servers and the coordination: nothing of the cluster's memory is left."""
+        for server in self.servers:  # all of them before one is waited for
+            if server.is_alive():
+                os.kill(server.pid, signal.SIGKILL)
+        for server in self.servers:
+            server.kill()
+        for member in range(len(self.coordination.pids)):
+            self.coordination.kill(member)
 
     def pause(self, name: str) -> None:
         """SIGSTOP a server: it hangs, its connections stay open."""

@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from resilient_ps.coordinator.runtime.spawn import spawn
 from resilient_ps.errors import BadInput, Unavailable
 from resilient_ps.runtime.addresses import Address, parse_address
+from resilient_ps.runtime.spawn import spawn
 
 READY_DEADLINE_S = 120.0  # the first server on a machine compiles its kernels
 LOG_TAIL_BYTES = 2000

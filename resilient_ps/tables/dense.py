@@ -9,6 +9,7 @@ slice of the array, which travels and is updated as one piece without gathering.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import sys
 from typing import Any
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from resilient_ps.errors import BadInput
 from resilient_ps.hashing import MAX_SHARDS, hash_text
-from resilient_ps.tables import parameters, passes
+from resilient_ps.tables import parameters, passes, runs
 from resilient_ps.tables.memory import CACHE_LINE_BYTES, aligned_zeros
 from resilient_ps.tables.request import UINT64, check_array
 from resilient_ps.tables.spec import DenseSpec
@@ -156,16 +157,14 @@ class DenseShard:
 
     def _run(self, blocks: NDArray[np.uint64]) -> slice | None:
         """Where these blocks are, if they are this shard's and stand one behind the other."""
-        if blocks.dtype != UINT64 or blocks.ndim != 1 or not 0 < blocks.size <= self.blocks.size:
+        run = runs.run_of(blocks)
+        if run is None:
             return None
-        numbers = blocks.tolist()
-        first = numbers[0] - self._first_block
-        last = first + len(numbers) - 1
-        if first < 0 or last >= self.blocks.size:
+        first, end = run[0] - self._first_block, run[1] - self._first_block
+        if first < 0 or end > self.blocks.size:
             return None
-        if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
-            return None
-        return slice(self._local_slice(first).start, self._local_slice(last).stop)
+        per_block = self.layout.elements_per_block
+        return slice(first * per_block, min(end * per_block, self._values.size))
 
     def _hold(self, values: NDArray[Any]) -> None:
         """Use this memory for the values; nobody else holds it."""
@@ -192,20 +191,17 @@ class DenseShard:
 
     def push(self, blocks: NDArray[np.uint64], values: NDArray[Any]) -> None:
         """One step with the gradients of `blocks` (uint64, no repeats), 1-D and in their order."""
-        size = self.elements_of(blocks)
+        run, per_block = self._run(blocks), self.layout.elements_per_block
+        size = self.elements_of(blocks) if run is None else run.stop - run.start
         grads = check_array(self.spec, "gradients", values, self._dtype, (size,))
-        local = self._locate(blocks)[0]
         self._take_back()
-        passes.push_blocks(
-            self._values,
-            self._state,
-            grads,
-            local,
-            self.layout.elements_per_block,
-            self._parameters.meta,
-            self._parameters.hyper,
-            self._parameters.work,
-        )
+        values, state, known = self._values, self._state, self._parameters
+        numbers = known.meta, known.hyper, known.work
+        if run is not None:
+            runs.push_run(values, state, grads, run.start // per_block, per_block, *numbers)
+        else:
+            local = self._locate(blocks)[0]
+            passes.push_blocks(values, state, grads, local, per_block, *numbers)
 
     @property
     def columns(self) -> int:
@@ -213,12 +209,57 @@ class DenseShard:
         optimiser = self.spec.optimiser
         return 1 + optimiser.slots + int(optimiser.counts_steps)
 
+    def hollow(self) -> DenseShard:
+        """The same blocks and optimiser, in memory of their own that holds nothing yet."""
+        twin = copy.copy(self)
+        twin._parameters = parameters.Parameters.of(self.spec, self.layout.row_width)
+        if self.lr:
+            twin.set_lr(self.lr)
+        twin._hold(aligned_zeros(self._values.size, self._dtype))
+        twin._state = aligned_zeros(self._state.size, self._dtype)
+        return twin
+
+    def copy_block(self, block: int, twin: DenseShard) -> int:
+        """Put a block (its number within the shard) as it is into `twin`; gives its bytes."""
+        part = self._local_slice(block)
+        nbytes = 0
+        for source, target in zip(
+            self.parts(part.start, part.stop),
+            twin.parts(part.start, part.stop),
+            strict=True,
+        ):
+            target[:] = source
+            nbytes += int(source.nbytes)
+        return nbytes
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self._dtype.itemsize
+
+    def block_at(self, element: int) -> int:
+        """The number within the shard of the block that this element of the shard is in."""
+        return element // self.layout.elements_per_block
+
+    def size_of(self, block: int) -> int:
+        """Elements of this block (its number within the shard)."""
+        part = self._local_slice(block)
+        return int(part.stop - part.start)
+
+    def end_of(self, block: int) -> int:
+        """The first element of the shard behind this block (its number within the shard)."""
+        return int(self._local_slice(block).stop)
+
+    def local_blocks(self, blocks: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The numbers of these blocks within the shard. BadInput for blocks of elsewhere."""
+        return self._locate(blocks)[0]
+
     def capture(self, start: int, stop: int) -> NDArray[Any]:
         """A copy of the elements `start` to `stop - 1` of this shard with their state, for `load`.
 
         Their values, their state slot by slot, and the step counts of blocks that begin there.
         """
-        return np.concatenate(self._pieces(start, stop))
+        return np.concatenate(self.parts(start, stop))
 
     def load(self, start: int, stop: int, content: NDArray[Any]) -> None:
         """Set the elements `start` to `stop - 1` to what `capture` gave somewhere else.
@@ -231,7 +272,7 @@ class DenseShard:
                 f" from {start} to {stop}"
             )
         self._take_back()
-        pieces = self._pieces(start, stop)
+        pieces = self.parts(start, stop)
         size = sum([piece.size for piece in pieces])
         content = check_array(self.spec, "content", content, self._dtype, (size,))
         at = 0
@@ -239,7 +280,34 @@ class DenseShard:
             piece[:] = content[at : at + piece.size]
             at += piece.size
 
-    def _pieces(self, start: int, stop: int) -> list[NDArray[Any]]:
+    def load_from_whole(self, start: int, stop: int, content: NDArray[Any]) -> None:
+        """`load`, of what is here of the elements `start` to `stop - 1` of the whole array.
+
+        `content`: as a shard that had all of them would give it; blocks are the same for any number
+        of shards. BadInput for elements beyond the array, and for content of another dtype or size.
+        """
+        if not 0 <= start <= stop <= self.layout.elements:
+            raise BadInput(
+                f"{self.spec.describe()} has no elements {start} to {stop}, but"
+                f" {self.layout.elements}"
+            )
+        slots, per_block = 1 + self.spec.optimiser.slots, self.layout.elements_per_block
+        first, last = -(-start // per_block), -(-stop // per_block)
+        counts = (last - first) * self.spec.optimiser.counts_steps
+        size = (stop - start) * slots + counts
+        content = check_array(self.spec, "content", content, self._dtype, (size,))
+        ours = self.layout.shard_slice(self.shard)
+        lo, hi = max(start, ours.start), min(stop, ours.stop)
+        if lo >= hi:
+            return
+        rows = content[: size - counts].reshape(slots, stop - start)
+        parts = [rows[:, lo - start : hi - start].reshape(-1)]
+        if counts:
+            begin, end = -(-lo // per_block), -(-hi // per_block)
+            parts.append(content[size - counts :][begin - first : end - first])
+        self.load(lo - ours.start, hi - ours.start, np.concatenate(parts))
+
+    def parts(self, start: int, stop: int) -> list[NDArray[Any]]:
         """Where values and state of these elements are."""
         pieces = [self._values[start:stop]]
         for slot in range(self.spec.optimiser.slots):

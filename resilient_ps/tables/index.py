@@ -31,9 +31,9 @@ class Index:
     def bytes_held(self) -> int:
         return int(self.entries.nbytes)
 
-    def double(self) -> None:
-        """Twice as many entries, with all keys and stamps."""
-        larger = aligned_zeros(2 * self.entries.size, np.uint64)
+    def double(self, times: int = 1) -> None:
+        """Twice as many entries, so many times over, with all keys and stamps."""
+        larger = aligned_zeros(self.entries.size << times, np.uint64)
         passes.rehash(self.entries, larger, parameters.MAX_ROWS)
         self.entries = larger
 

@@ -320,6 +320,52 @@ def forget_stamps(entries: Any) -> None:
 
 
 @part
+def look(key: Any, entries: Any, mask: Int) -> Int:
+    """The number of a key's row, or -1."""
+    slot = np.int64(mix(key) & np.uint64(mask))
+    word = entries[2 * slot + 1]
+    while word != 0 and entries[2 * slot] != key:
+        slot = (slot + 1) & mask
+        word = entries[2 * slot + 1]
+    return np.int64(word & _LOW) - 1
+
+
+@part
+def prefetch_entry(keys: Any, i: Int, n: Int, entries: Any, mask: Int) -> None:
+    if i < n:
+        prefetch_read(entries, 2 * np.int64(mix(keys[i]) & np.uint64(mask)))
+
+
+@kernel
+def row_numbers(keys: Any, rows: Any, entries: Any) -> None:
+    """Put down in `rows` (int32) the number of each key's row, -1 for keys that have none."""
+    mask = np.int64(entries.size // 2 - 1)
+    n = keys.size
+    for i in range(n):
+        prefetch_entry(address(keys), i + KEYS_AHEAD, n, address(entries), mask)
+        rows[i] = look(keys[i], address(entries), mask)
+
+
+@kernel
+def claim_rows(keys: Any, rows: Any, states: Any, first: Int, last: Int, entries: Any) -> Int:
+    """Set the state of those rows of `keys` to 1 that have state 0, and put them down in `rows`.
+
+    Each once (uint32), and only rows from `first` to `last - 1`; returns how many those are.
+    """
+    mask = np.int64(entries.size // 2 - 1)
+    n = keys.size
+    count = 0
+    for i in range(n):
+        prefetch_entry(address(keys), i + KEYS_AHEAD, n, address(entries), mask)
+        row = look(keys[i], address(entries), mask)
+        if first <= row < last and states[row] == 0:
+            states[row] = 1
+            rows[count] = row
+            count += 1
+    return count
+
+
+@part
 def slot_elements(elements: Int, line: Int) -> Int:
     """Elements of one slot of a dense shard's state: whole cache lines of `line` elements."""
     return (elements + line - 1) // line * line

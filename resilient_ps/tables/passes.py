@@ -23,5 +23,7 @@ load_rows = _engine.load_rows
 pull_rows = _engine.pull_rows
 rehash = _engine.rehash
 forget_stamps = _engine.forget_stamps
+row_numbers = _engine.row_numbers
+claim_rows = _engine.claim_rows
 push_blocks = _engine.push_blocks
 fill_rows = _engine.fill_rows

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -18,6 +18,7 @@ from resilient_ps.errors import BadInput
 from resilient_ps.tables import parameters, passes
 from resilient_ps.tables.index import Index
 from resilient_ps.tables.memory import CACHE_LINE_BYTES, aligned_zeros, grown
+from resilient_ps.tables.partition import gather_rows
 from resilient_ps.tables.request import UINT64, check_array
 from resilient_ps.tables.spec import SparseSpec
 
@@ -26,6 +27,14 @@ MAX_KEYS_PER_CALL = 1 << 30
 _FIRST_ROWS = 64
 _FIRST_SCRATCH_KEYS = 1024
 _MAX_STAMP = (1 << 32) - 1
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+class Mark(NamedTuple):
+    """A moment in the life of a shard's rows: how often stamps had begun anew, and the next one."""
+
+    forgotten: int
+    base: int
 
 
 class SparseShard:
@@ -53,6 +62,7 @@ class SparseShard:
         self._meta[parameters.STRIDE] = self._stride
         self._meta[parameters.BASE] = 1
         self._meta[parameters.INDEXABLE] = self._index.indexable
+        self._forgotten = 0  # how often stamps began anew
         self._make_room(_FIRST_ROWS)
 
     def __len__(self) -> int:
@@ -64,6 +74,11 @@ class SparseShard:
         """Bytes of rows, index and scratch, as far as memory was written."""
         rows = len(self) * (self._stride * self._dtype.itemsize + self._row_keys.itemsize)
         return rows + self._index.bytes_held + int(self._scratch.nbytes)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a value."""
+        return self._dtype.itemsize
 
     @property
     def lr(self) -> float:
@@ -114,6 +129,30 @@ class SparseShard:
             )
         )
 
+    @property
+    def push_arrays(self) -> tuple[Any, ...]:
+        """What the native module's `push_parts` takes of a table."""
+        return (
+            self._index.entries,
+            self._slab,
+            self._row_keys,
+            self._scratch,
+            self._meta,
+            self._hyper,
+            self._parameters.work,
+            self.max_rows,
+        )
+
+    @property
+    def pull_arrays(self) -> tuple[Any, ...]:
+        """What the native module's `pull_parts` takes of a table."""
+        return self._index.entries, self._slab, self._meta, self._hyper
+
+    def go_on(self, full: int, keys: NDArray[np.uint64], grads: NDArray[Any]) -> None:
+        """Go on with a push that `push_parts` has begun, and that lacks `full`."""
+        self._grow(full)
+        self._finish(lambda: passes.push_rows(keys, grads, *self.push_arrays[:-1]))
+
     def load(self, keys: NDArray[np.uint64], rows: NDArray[Any]) -> None:
         """Make the rows of `keys` (uint64, shape (n,), no repeats) what they were somewhere else.
 
@@ -144,6 +183,71 @@ class SparseShard:
         """
         rows = self._slab[first * self._stride : last * self._stride].reshape(-1, self._stride)
         return self._row_keys[first:last].copy(), rows[:, : self.columns].copy()
+
+    def row_numbers(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The number, in the order of creation, of each key's row; -1 where there is none."""
+        keys = self._checked_keys(keys)
+        numbers = np.empty(keys.size, np.int32)
+        passes.row_numbers(keys, numbers, self._index.entries)
+        return numbers
+
+    def claim(
+        self, keys: NDArray[np.uint64], states: NDArray[np.uint8], first: int, last: int
+    ) -> NDArray[np.uint32]:
+        """Those rows of `keys`, from `first` to `last - 1`, whose state is 0: it becomes 1.
+
+        Their numbers, each once. `states` has one for each row up to `last`.
+        """
+        keys = self._checked_keys(keys)
+        numbers = np.empty(keys.size, np.uint32)
+        count = passes.claim_rows(keys, numbers, states, first, last, self._index.entries)
+        return numbers[:count]
+
+    def take(self, numbers: NDArray[np.uint32]) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+        """As `capture`, of the rows with these numbers."""
+        rows = self._slab[: len(self) * self._stride].reshape(-1, self._stride)
+        taken = gather_rows(rows, numbers, np.empty((numbers.size, self._stride), self._dtype))
+        return self._row_keys[numbers], taken[:, : self.columns]
+
+    def reserve_slab(self, rows: int) -> None:
+        """Address space for so many rows, so that they need not be moved before there are more."""
+        if rows > self._meta[parameters.ROOM]:
+            self._make_room(rows)
+
+    def reserve(self, rows: int) -> None:
+        """`reserve_slab`, and an index for as many keys: before so many rows are loaded."""
+        self.reserve_slab(rows)
+        times = 0
+        while self._index.indexable << times < min(rows, self.max_rows):
+            times += 1
+        if times:
+            self._index.double(times)
+        self._meta[parameters.INDEXABLE] = self._index.indexable
+
+    def mark(self) -> Mark:
+        """A moment: `touched` tells which rows pushes and loads have touched since."""
+        return Mark(self._forgotten, int(self._meta[parameters.BASE]))
+
+    def still_known(self, mark: Mark) -> bool:
+        """Is what was touched since then still known?"""
+        return mark.forgotten == self._forgotten
+
+    @property
+    def entries(self) -> object:
+        """What `touched` looks at, in slices: if this is another object, begin again."""
+        return self._index.entries
+
+    def touched(self, mark: Mark, first: int, last: int) -> NDArray[np.int64] | None:
+        """Numbers of rows touched since `mark`, as entries `first` to `last - 1` of the index say.
+
+        In no order; None behind the last entry. Pulls touch nothing.
+        """
+        words = self._index.entries[2 * first + 1 : 2 * last : 2]
+        if words.size == 0:
+            return None
+        # the word of an entry that is empty is 0, and a mark at least 1
+        hits = words[words >= np.uint64(mark.base << 32)]
+        return (hits & _LOW).astype(np.int64) - 1
 
     def keys(self) -> NDArray[np.uint64]:
         """All keys, ascending."""
@@ -182,8 +286,12 @@ class SparseShard:
         if 2 * count > self._scratch.size:
             self._scratch = np.empty(2 * max(count, self._scratch.size), np.int32)
         if self._meta[parameters.BASE] + count > _MAX_STAMP:
-            passes.forget_stamps(self._index.entries)
-            self._meta[parameters.BASE] = 1
+            self._forget_stamps()
+
+    def _forget_stamps(self) -> None:
+        passes.forget_stamps(self._index.entries)
+        self._meta[parameters.BASE] = 1
+        self._forgotten += 1
 
     def _finish(self, run: Callable[[], parameters.Int]) -> None:
         """Call a kernel until it is done; whatever it lacks grows in between."""
@@ -221,8 +329,7 @@ class SparseShard:
         self._index.forget_rows_from(int(created))
         self._meta[parameters.ROWS] = created
         self._meta[parameters.LOCATED] = 0
-        passes.forget_stamps(self._index.entries)
-        self._meta[parameters.BASE] = 1
+        self._forget_stamps()
 
 
 def row_stride(columns: int, item_bytes: int) -> int:

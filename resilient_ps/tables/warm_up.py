@@ -34,6 +34,8 @@ def server_kernels() -> tuple[Any, ...]:
         kernels.pull_rows,
         kernels.rehash,
         kernels.forget_stamps,
+        kernels.row_numbers,
+        kernels.claim_rows,
         kernels.push_blocks,
         kernels.fill_rows,
     )
@@ -107,6 +109,8 @@ def _table_run(dtype: Dtype) -> Callable[[], None]:
         sparse.push(keys, np.ones((keys.size, 1), dtype))
         sparse.pull(keys)
         sparse.load(*sparse.capture(0, 1))
+        sparse.row_numbers(keys)
+        sparse.claim(keys, np.zeros(len(sparse), np.uint8), 0, len(sparse))
         passes.forget_stamps(np.zeros(2, np.uint64))
         spec = DenseSpec("warm-up", (1,), dtype)
         dense = DenseShard(spec, DenseLayout(spec, 1), 0)

@@ -16,8 +16,8 @@ from kv_stores import PATIENCE_S, Recorder, eventually, fast_etcd
 from resilient_ps.coordinator.kv import Delete, Put, Txn, absent, create, put
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.coordinator.runtime.processes import EtcdProcess
-from resilient_ps.coordinator.runtime.spawn import free_ports
 from resilient_ps.errors import RetryLater, Unavailable
+from resilient_ps.runtime.spawn import free_ports
 
 WRITE_EVERY_S = 0.05
 

@@ -18,8 +18,8 @@ from kv_stores import NO_ETCD, Recorder, eventually, fast_etcd
 from resilient_ps.coordinator.kv import put
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.coordinator.runtime.processes import EtcdProcess, find_etcd
-from resilient_ps.coordinator.runtime.spawn import free_ports, spawn
 from resilient_ps.errors import BadInput, Unavailable
+from resilient_ps.runtime.spawn import free_ports, spawn
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from resilient_ps.runtime.host import Host
 from resilient_ps.runtime.limits import HostLimits
 from resilient_ps.runtime.listening import listen_on
 from resilient_ps.runtime.logs import Logger
+from resilient_ps.storage.blobs import Blobs
 
 
 class Followed:
@@ -61,6 +62,7 @@ class HostThread:
         directory: Servers | None = None,
         hello: Callable[[], Hello] | Hello | None = None,
         kv: Kv | None = None,
+        blobs: Blobs | None = None,
         limits: HostLimits | None = None,
         unix_path: str | None = None,
         clock: Clock | None = None,
@@ -75,6 +77,7 @@ class HostThread:
             directory=directory,
             hello=hello,
             kv=kv,
+            blobs=blobs,
             limits=limits,
             clock=clock,
             log=Logger(self.log, format="json"),

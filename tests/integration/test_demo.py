@@ -146,6 +146,43 @@ def test_the_verdict_on_a_kill_is_about_what_the_consistency_promises() -> None:
     assert "0.7449 differs from that of the undisturbed run, 0.7500" in worse
 
 
+# -- everything is killed in the middle
+
+
+def test_everything_killed_in_the_middle_leaves_no_trace_in_the_model_under_bsp(
+    temporary: Path, rows: Path, tmp_path: Path
+) -> None:
+    code, result, errors = run_demo(
+        temporary, "--checkpoint", str(tmp_path / "store"), "--dataset", str(rows),
+        "--consistency", "bsp", "--servers", "2", "--workers", "2", "--epochs", "60",
+        "--batch-size", "100", "--no-sklearn",
+    )  # fmt: skip
+    assert code == 0, errors
+    killed, calm = result["killed"], result["undisturbed"]
+    assert calm["digest"] == result["digest"]
+    assert calm["samples"] == result["samples"] == 60 * 3200
+    assert killed["restored_checkpoint"] in killed["checkpoints"]
+    assert 0 < killed["samples_in_checkpoint"] < killed["samples_before"]
+    assert (result["servers"], killed["servers_after"]) == (2, 1)
+    for text in (
+        "made while training goes on",
+        "SIGKILL to everything: 2 workers, 2 servers and the coordination",
+        f"RESUMING job demo on a cluster that was restored from {killed['restored_checkpoint']}"[
+            :40
+        ],
+        f"checkpoint {result['final_checkpoint']} at the end of the training",
+    ):
+        assert text in errors
+    assert list(temporary.iterdir()) == []
+    assert list((tmp_path / "store").rglob("manifest.json")) != []
+
+
+def test_one_story_at_a_time(shell: Shell) -> None:
+    ended = shell("demo", "--kill", "--checkpoint", "x")
+    assert ended.code == 2
+    assert "give --kill or --checkpoint" in ended.err
+
+
 # -- what is shown meanwhile
 
 

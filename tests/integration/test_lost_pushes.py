@@ -14,7 +14,7 @@ from crew import NUMBERS, Hurt, eventually, hurt_cluster
 from lossy_proxy import LossyProxy
 
 import resilient_ps as ps
-from resilient_ps.coordinator.runtime.spawn import free_ports
+from resilient_ps.runtime.spawn import free_ports
 
 SERVERS = ("s1", "s2")
 KEY = np.array([7], np.uint64)

@@ -9,7 +9,8 @@ import pytest
 
 from resilient_ps.chaos.checkers.verdict import Verdict
 from resilient_ps.chaos.sim.outcome import Finding, Outcome
-from resilient_ps.chaos.sim.run import run_seed, schedule_of
+from resilient_ps.chaos.sim.run import run_seed
+from resilient_ps.chaos.sim.setup import schedule_of
 from resilient_ps.cli.application import app
 from resilient_ps.cli.exits import run
 from resilient_ps.cli.simulate import Failure, Tally, Task, show_results
@@ -33,6 +34,22 @@ def test_json_says_the_same_for_programs(capsys: Captured) -> None:
     assert code == 0
     assert (told["runs"], told["held"], told["violated"]) == (1, 1, [])
     assert told["seeds_per_s"] > 0
+
+
+def test_with_a_store_a_cluster_makes_checkpoints(capsys: Captured) -> None:
+    arguments = ["--seed", "1", "--kind", "safety", "--only", "none", "--store", "--json"]
+    code = run(app, ["simulate", *arguments])
+    told = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert told["checkpoints"] >= 3
+    assert told["rollbacks"] == 0
+
+
+def test_a_command_says_whether_there_is_a_store() -> None:
+    assert " --store" in Task(3, "safety", store=True).command(())
+    assert " --no-store" in Task(3, "safety", store=False).command(())
+    with_store, without = (Task(5, "safety", store=store).schedule() for store in (True, False))
+    assert set(without) < set(with_store)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from sim_toys import MILLISECOND_NS, SECOND_NS
 
 from resilient_ps.chaos.sim.cluster import SimCluster
 from resilient_ps.chaos.sim.faults import Faults
-from resilient_ps.chaos.sim.run import run_seed, schedule_of
+from resilient_ps.chaos.sim.run import run_seed
 from resilient_ps.chaos.sim.schedule import Fault, FaultKind
+from resilient_ps.chaos.sim.setup import schedule_of
 from resilient_ps.chaos.workloads.mixed import Flavour, Mixed
 from resilient_ps.consistency import ASP
 

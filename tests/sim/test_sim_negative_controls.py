@@ -17,8 +17,9 @@ import pytest
 import sabotage
 
 from resilient_ps.chaos.sim.outcome import Outcome
-from resilient_ps.chaos.sim.run import Setup, run_seed, schedule_of
+from resilient_ps.chaos.sim.run import run_seed
 from resilient_ps.chaos.sim.schedule import Schedule
+from resilient_ps.chaos.sim.setup import Setup, schedule_of
 from resilient_ps.chaos.workloads.choice import draw_flavour
 from resilient_ps.chaos.workloads.crew import Prepared
 from resilient_ps.chaos.workloads.mixed import Mixed

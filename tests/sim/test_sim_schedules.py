@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from resilient_ps.chaos.checkers.verdict import Verdict
-from resilient_ps.chaos.sim.drawing import WEIGHTS
+from resilient_ps.chaos.sim.drawing import DISASTER_WEIGHTS, STORE_WEIGHTS, WEIGHTS
 from resilient_ps.chaos.sim.minimise import minimise
 from resilient_ps.chaos.sim.outcome import Finding, Outcome, overall
-from resilient_ps.chaos.sim.run import schedule_of
 from resilient_ps.chaos.sim.schedule import Schedule
+from resilient_ps.chaos.sim.setup import schedule_of
 
 
 def test_a_seed_always_has_the_same_schedule_and_others_have_others() -> None:
@@ -24,7 +24,7 @@ def test_schedules_are_full_of_faults_and_in_the_order_of_time() -> None:
         assert len(schedule) >= 12
         assert [fault.at_ms for fault in schedule] == sorted(fault.at_ms for fault in schedule)
         kinds.update(fault.kind for fault in schedule)
-    assert kinds == set(WEIGHTS)
+    assert kinds == {*WEIGHTS, *STORE_WEIGHTS, *DISASTER_WEIGHTS}
 
 
 def outcome(schedule: Schedule, broken: str = "") -> Outcome:

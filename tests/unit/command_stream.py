@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from resilient_ps.consistency import ASP, BSP, SSP, Consistency, JobSpec
+from resilient_ps.cut import Cut
 from resilient_ps.ids import READER, WorkerId
 from resilient_ps.ledger import RankRecord
 from resilient_ps.messages import Command, Keys, Kind, Values
@@ -29,16 +30,23 @@ KEYS = 500
 WEIGHTS = {
     "push": 10, "repeat": 2, "tick": 5, "err": 2, "tune": 1, "take_over": 1.5, "redo": 1,
     "join": 0.4, "leave": 0.3, "open_table": 0.3, "drop_table": 0.2, "open_job": 0.1,
-    "close_job": 0.1, "epoch": 0.1,
+    "close_job": 0.1, "epoch": 0.1, "cut": 0.3, "abort": 0.05,
 }  # fmt: skip
 
 T = TypeVar("T")
 
 
 class Stream:
-    """`next` gives a command that is mostly admissible to `shard`, as it is at that moment."""
+    """`next` gives a command that is mostly admissible to `shard`, as it is at that moment.
 
-    def __init__(self, seed: int, shard: Shard) -> None:
+    `lead`: how many clocks a rank may be ahead of the slowest. `by`: the server that cuts name.
+    """
+
+    def __init__(self, seed: int, shard: Shard, *, lead: int = 1, by: str = "s1") -> None:
+        self.weights = dict(WEIGHTS)
+        self.modes = MODES
+        self.lead = lead
+        self.by = by
         self.rng = np.random.default_rng(seed)
         self.shard = shard
         self.numbers = 0
@@ -50,8 +58,8 @@ class Stream:
             if len(self.shard.jobs) < 2 or not self.shard.tables:
                 self.open_job()
             else:
-                names = list(WEIGHTS)
-                weights = np.array(list(WEIGHTS.values()))
+                names = list(self.weights)
+                weights = np.array(list(self.weights.values()))
                 choice = int(self.rng.choice(len(names), p=weights / weights.sum()))
                 getattr(self, names[choice])()
         return self.waiting.pop(0)
@@ -74,7 +82,7 @@ class Stream:
     def open_job(self) -> None:
         self.numbers += 1
         job, ranks = self.numbers, int(self.rng.integers(1, 4))
-        text = JobSpec(job, f"job{job}", ranks, self.one_of(MODES)).to_json().encode()
+        text = JobSpec(job, f"job{job}", ranks, self.one_of(self.modes)).to_json().encode()
         self.say(Kind.OPEN_JOB, WorkerId(job, 0, 0), text=text)
         self.open_table()
         self.open_table()
@@ -164,7 +172,7 @@ class Stream:
     def tick(self) -> None:
         """Those who are behind, more often: otherwise BSP would never apply anything."""
         worker, record = self.worker()
-        if record.ticked > self.shard.jobs[worker.job].ledger.slowest() + 1:
+        if record.ticked > self.shard.jobs[worker.job].ledger.slowest() + self.lead:
             return
         behind = record.replayed < record.last
         cursor = bytes([0, 255, record.ticked % 256])
@@ -229,3 +237,26 @@ class Stream:
         ledger = self.shard.jobs[worker.job].ledger
         if len(ledger.live_ranks()) > 1:
             self.say(Kind.LEAVE, worker, n=ledger.intent + 1)
+
+    # -- cuts
+
+    def cut(self) -> None:
+        """Mostly above what is here; now and then a repeat."""
+        cuts = self.shard.cuts
+        if cuts.cut is not None and self.rng.random() < 0.1:
+            self.say(Kind.CUT, n=cuts.number, text=cuts.cut.to_json().encode())
+            return
+        clocks = []
+        for number, job in sorted(self.shard.jobs.items()):
+            clock = job.ledger.furthest() + int(self.rng.integers(-1, 4))
+            clocks.append((number, max(0, clock)))
+        if self.rng.random() < 0.2:
+            clocks.append((self.numbers + 1, 2))  # a job that will be opened
+        hold = bool(self.rng.random() < 0.3)
+        number = cuts.number + int(self.rng.integers(1, 3))
+        cut = Cut(number, tuple(clocks), self.by, hold)
+        self.say(Kind.CUT, n=number, text=cut.to_json().encode())
+
+    def abort(self) -> None:
+        number = self.shard.cuts.number + int(self.rng.integers(0, 2))
+        self.say(Kind.ABORT, n=max(1, number))

@@ -144,7 +144,7 @@ def elsewhere(shard: int, epoch: int = 2, process: int = 88, server: str = "s2")
 def ask(served: Served, kind: Kind, *shards: int, seen: Position = NOWHERE, **more: Any) -> Answer:
     """The answer to a request without keys, by all these shards."""
     parts = tuple(Part(shard, seen) for shard in shards)
-    (answer,) = served.says(Request(kind, 9, parts, **more))
+    (answer,) = served.says(Request(kind, 9, parts, **{"incarnation": 1, **more}))
     assert isinstance(answer, Answer)
     return answer
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from resilient_ps.client.catalogue import Catalogue
 from resilient_ps.consistency import ASP
+from resilient_ps.coordinator.controller import ClusterWishes
+from resilient_ps.coordinator.kv import Put, Txn
 from resilient_ps.coordinator.memory import MemoryKv
 from resilient_ps.coordinator.runtime.memory_client import MemoryClient
+from resilient_ps.errors import DeadlineExceeded, RolledBack
 
 
 @pytest.fixture
@@ -62,3 +67,17 @@ def test_jobs_whose_names_begin_alike_do_not_mix(catalogue: Catalogue) -> None:
     catalogue.draw_incarnation("job", 1)
     assert catalogue.finish_rank("job.b", 0)
     assert catalogue.finish_rank("job", 1)
+
+
+def test_a_rank_leaves_the_incarnation_of_the_cluster_that_it_knows_and_no_other(
+    catalogue: Catalogue,
+) -> None:
+    """After a rollback it has work left again."""
+    config = ClusterWishes().config("0" * 32, "a test")
+    key = catalogue.keys.config
+    catalogue.kv.txn(Txn((), (Put(key, replace(config, incarnation=2).to_bytes()),)))
+    catalogue.draw_incarnation("job", 0)
+    with pytest.raises(RolledBack, match="incarnation 2"):
+        catalogue.propose("leave", "job", 0, 1)
+    with pytest.raises(DeadlineExceeded):  # nobody carries it out here
+        catalogue.propose("leave", "job", 0, 2)

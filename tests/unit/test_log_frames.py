@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_messages import appends, assert_same, copies, feed, frame
 
+from resilient_ps import frames
 from resilient_ps.errors import BadInput
 from resilient_ps.frames import APPEND_BYTES, APPEND_PART_BYTES, append_size
 from resilient_ps.framing import APPEND_KIND, APPENDED_KIND, COPY_KIND, HEAD, LOG_META_BYTES
@@ -63,7 +64,7 @@ def sent_raw(
 def test_the_size_of_an_append_is_the_sum_of_its_parts_and_entries(message: Append) -> None:
     sizes = [append_size(entry) for part in message.parts for entry in part.entries]
     meta = APPEND_BYTES + APPEND_PART_BYTES * len(message.parts) + sum(size[0] for size in sizes)
-    first, *arrays = encode(message)
+    first, *arrays = frames.encode(message)
     assert len(first) == HEAD_BYTES + meta
     assert sum(len(array) for array in arrays) == sum(size[1] for size in sizes)
 
@@ -85,7 +86,7 @@ def test_whatever_a_request_may_hold_fits_into_an_append_as_one_entry() -> None:
 
 def test_encoding_an_append_copies_no_array() -> None:
     one, other = push([1.0, 2.0], [7]), push([3.0], [8, 9])
-    _, *buffers = encode(append(one, other))
+    _, *buffers = frames.encode(append(one, other))
     arrays = [one.keys, other.keys, one.values, other.values]
     assert len(buffers) == len(arrays)
     for buffer, array in zip(buffers, arrays, strict=True):
@@ -120,7 +121,7 @@ def test_a_client_cannot_ask_for_an_entry_that_is_in_logs_only() -> None:
 
 def entry_lie(**fields: int) -> bytes:
     """A well-formed frame with one entry of 2 keys and 3 float64 values, but for `fields`."""
-    meta = bytearray(encode(append(push([1.0, 2.0, 3.0], [1, 2])))[0][HEAD_BYTES:])
+    meta = bytearray(frames.encode(append(push([1.0, 2.0, 3.0], [1, 2])))[0][HEAD_BYTES:])
     at = APPEND_BYTES + APPEND_PART_BYTES
     values = _ENTRY.unpack_from(meta, at)
     names = {"kind": 0, "dtype": 2, "text": -3, "keys": -2, "values": -1}

@@ -82,7 +82,7 @@ def _last(part: AppendPart) -> int:
 def write(served: Served, shard: int) -> None:
     """A client opens a table; nothing is expected yet."""
     text = SparseSpec("t", 1, "int64", Sum()).to_json().encode()
-    served.says(Request(Kind.OPEN_TABLE, 9, (Part(shard),), table=1, text=text))
+    served.says(Request(Kind.OPEN_TABLE, 9, (Part(shard),), 1, table=1, text=text))
 
 
 def answers(served: Served) -> list[Status]:

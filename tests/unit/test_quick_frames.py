@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_messages import answers, assert_same, requests
+from wire_messages import APPENDED, answers, appends, assert_same, requests
 
 from resilient_ps import frames, quick_frames, wire
 from resilient_ps.engine import native
-from resilient_ps.messages import Answer, Kind, Part, PartAnswer, Request, Status
+from resilient_ps.ids import Epoch, Position
+from resilient_ps.messages import (
+    Answer,
+    Append,
+    Appended,
+    AppendPart,
+    Command,
+    Entry,
+    Kind,
+    Part,
+    PartAnswer,
+    Request,
+    Status,
+)
 from resilient_ps.wire import FrameReader, WireError
 
 if native is None:
     pytest.skip("there is no native module here", allow_module_level=True)
+
+
+appended = st.builds(Appended, st.lists(APPENDED, max_size=4).map(tuple))
 
 
 def joined(buffers: list[Any] | None) -> bytes:
@@ -30,12 +47,14 @@ def slow_reader() -> FrameReader:
     return reader
 
 
-def outcome(reader: FrameReader, data: bytes) -> list[Any] | str:
+def outcome(reader: FrameReader, data: bytes, most: Iterable[int] = ()) -> list[Any] | str:
+    """What a reader makes of the data, in pieces of at most so many bytes."""
     messages: list[Any] = []
+    pieces = iter(most)
     try:
         while data:
             buffer = reader.get_buffer()
-            count = min(len(data), len(buffer))
+            count = min(len(data), len(buffer), next(pieces, 1 << 30))
             buffer[:count] = data[:count]
             messages += reader.received(count)
             data = data[count:]
@@ -59,6 +78,54 @@ def test_both_write_the_same_bytes(message: Request | Answer) -> None:
         else quick_frames.encode_answer(message)
     )
     assert joined(quick) == joined(frames.encode(message))
+
+
+@given(appends() | appended)
+@settings(deadline=None)
+def test_both_write_and_read_the_same_frames_of_logs(message: Append | Appended) -> None:
+    slow = joined(frames.encode(message))
+    quick = (
+        quick_frames.encode_append(message)
+        if isinstance(message, Append)
+        else quick_frames.encode_appended(message)
+    )
+    assert joined(quick) == slow
+    data = np.frombuffer(slow, np.uint8)
+    scratch = np.concatenate([np.zeros(5, np.uint8), data, np.ones(9, np.uint8)]).data
+    limit = 1 << 20
+    taken = quick_frames.take_log(scratch, 5, 5 + data.size, limit, limit)
+    assert taken is not None
+    assert taken[1] == 5 + data.size
+    assert_same(taken[0], message)
+    for short in (0, 31, data.size - 1):
+        assert quick_frames.take_log(scratch, 5, 5 + short, limit, limit) is None
+
+
+@given(appends() | appended, st.integers(0, 400), st.integers(0, 255))
+@settings(deadline=None)
+def test_damaged_frames_of_logs_are_read_or_refused_as_the_slow_way_does(
+    message: Append | Appended, place: int, value: int
+) -> None:
+    data = bytearray(joined(frames.encode(message)))
+    data[place % len(data)] = value
+    quick, slow = outcome(FrameReader(), bytes(data)), outcome(slow_reader(), bytes(data))
+    if isinstance(quick, str) or isinstance(slow, str):
+        assert quick == slow
+    else:
+        assert len(quick) == len(slow)
+        for ours, theirs in zip(quick, slow, strict=True):
+            assert joined(frames.encode(ours)) == joined(frames.encode(theirs))
+
+
+def test_much_and_mixed_is_left() -> None:
+    at = Position(Epoch(1, 1), 1)
+    small = Command(Kind.PUSH, values=np.ones(2, np.float32))
+    large = Command(Kind.PUSH, values=np.ones(20_000, np.float32))
+    other = Command(Kind.PUSH, values=np.ones(2, np.float64))
+    half = Command(Kind.PUSH, values=np.ones(2, np.float16))
+    for commands in ([large], [small, other], [half], [small] * 257):
+        part = AppendPart(0, Epoch(1, 1), 1, at, 0, tuple(Entry(at, one) for one in commands))
+        assert quick_frames.encode_append(Append((part,))) is None
 
 
 @given(requests() | answers())
@@ -88,6 +155,40 @@ def test_both_judge_a_spoilt_frame_alike(message: Request | Answer, data: Any) -
     assert len(quick) == len(slow)
     for one, other in zip(quick, slow, strict=True):
         assert_same(one, other)
+
+
+@given(st.lists(requests() | answers(), max_size=3), st.data())
+@settings(deadline=None)
+def test_both_read_the_same_messages_in_pieces(messages: list[Any], data: Any) -> None:
+    stream = bytearray(b"".join(joined(frames.encode(message)) for message in messages))
+    if stream and data.draw(st.integers(0, 3)) == 0:
+        stream[data.draw(st.integers(0, len(stream) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    most = data.draw(st.lists(st.integers(1, 200), max_size=40))
+    quick = outcome(FrameReader(), bytes(stream), most)
+    slow = outcome(slow_reader(), bytes(stream), most)
+    if isinstance(quick, str) or isinstance(slow, str):
+        assert quick == slow
+        return
+    assert len(quick) == len(slow)
+    for one, other in zip(quick, slow, strict=True):
+        assert_same(one, other)
+
+
+def test_a_request_begins_when_its_meta_is_there() -> None:
+    keys, values = np.arange(2, dtype=np.uint64), np.arange(6, dtype=np.float32)
+    request = Request(Kind.PUSH, 4, (Part(0, count=2, elements=6),), keys=keys, values=(values,))
+    whole = joined(frames.encode(request))
+    arrays_at = len(whole) - keys.nbytes - values.nbytes
+    scratch = np.frombuffer(whole, np.uint8).data
+    assert quick_frames.begin(scratch, 0, arrays_at - 1, 9999, 9999) is None
+    assert quick_frames.begin(scratch, 0, arrays_at, 9999, 39) is None  # over the limit
+    begun = quick_frames.begin(scratch, 0, arrays_at, 9999, 9999)
+    assert begun is not None
+    message, at, nbytes, arrays = begun
+    assert (at, nbytes) == (arrays_at, keys.nbytes + values.nbytes)
+    for array, content in zip(arrays, (keys, values), strict=True):
+        array[:] = content
+    assert_same(message, request)
 
 
 @pytest.mark.parametrize(

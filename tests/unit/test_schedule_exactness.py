@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,22 @@ from resilient_ps.client.batches import DynamicBatches, static_batches
 from resilient_ps.client.catalogue import Catalogue
 from resilient_ps.client.data_shards import Leases
 from resilient_ps.consistency import ASP, BSP, SSP, Consistency, JobSpec
+from resilient_ps.coordinator.data_shards import DataShards
 from resilient_ps.coordinator.keys import ClusterKeys
-from resilient_ps.coordinator.kv import Kv, Txn, TxnResult
+from resilient_ps.coordinator.kv import Delete, Kv, Put, Txn, TxnResult
 from resilient_ps.coordinator.memory import MemoryKv
+from resilient_ps.coordinator.records import ClusterConfig
 from resilient_ps.coordinator.repeats import writes_nothing
 from resilient_ps.coordinator.runtime.memory_client import MemoryClient
 from resilient_ps.data import SparseArrayDataset
-from resilient_ps.errors import BadInput, DeadlineExceeded, Fenced, FixTheCall, NotRepeatable
+from resilient_ps.errors import (
+    BadInput,
+    DeadlineExceeded,
+    Fenced,
+    FixTheCall,
+    NotRepeatable,
+    RolledBack,
+)
 from resilient_ps.ids import WorkerId
 
 ROWS = 61
@@ -33,6 +42,7 @@ EPOCHS = 2
 BATCH_SIZE = 4
 PUSHES = 3  # of a batch
 KEYS = ClusterKeys("prod")
+CONFIG = ClusterConfig("c0ffee00", 1, 4, 1, 1, 1, 64, "s1")
 
 
 class Killed(BaseException):
@@ -49,6 +59,7 @@ class KeptRank:
     open: list[list[int]] = field(default_factory=list)  # keys of the open clock's pushes
     repeated: int = 0  # how many of them the present process has pushed
     left: bool = False
+    cursors: list[Any] = field(default_factory=lambda: [None])  # of each clock
 
 
 class Shards:
@@ -56,8 +67,26 @@ class Shards:
 
     def __init__(self, mode: Consistency) -> None:
         self.mode = mode
+        self.incarnation = 1
         self.counts = np.zeros(ROWS, np.int64)
+        self.pushed: list[tuple[int, list[int]]] = []  # the clock, and what was counted in it
         self.ranks: dict[int, KeptRank] = {}
+
+    def as_of(self, clock: int) -> Shards:
+        """What a checkpoint of this clock is restored as."""
+        restored = Shards(self.mode)
+        restored.incarnation = self.incarnation + 1
+        for at, keys in self.pushed:
+            if at <= clock:
+                restored._count(at, keys)
+        for rank, kept in self.ranks.items():
+            cursors = kept.cursors[: clock + 1]
+            restored.ranks[rank] = KeptRank(0, clock, cursors[-1], cursors=cursors)
+        return restored
+
+    def _count(self, clock: int, keys: list[int]) -> None:
+        self.counts[keys] += 1
+        self.pushed.append((clock, keys))
 
     def take_over(self, rank: int, incarnation: int) -> KeptRank:
         kept = self.ranks.setdefault(rank, KeptRank())
@@ -74,7 +103,7 @@ class Shards:
         else:
             kept.open.append(keys)
             if not isinstance(self.mode, BSP):
-                self.counts[keys] += 1
+                self._count(kept.ticked + 1, keys)
         kept.repeated += 1
 
     def tick(self, worker: WorkerId, cursor: Any) -> None:
@@ -83,10 +112,11 @@ class Shards:
             raise NotRepeatable(f"rank {worker.rank} left out a push")
         if isinstance(self.mode, BSP):
             for keys in kept.open:
-                self.counts[keys] += 1
+                self._count(kept.ticked + 1, keys)
         kept.ticked += 1
         kept.open, kept.repeated = [], 0
         kept.cursor = json.loads(json.dumps(cursor))
+        kept.cursors.append(kept.cursor)
 
     def _kept(self, worker: WorkerId) -> KeptRank:
         kept = self.ranks[worker.rank]
@@ -127,35 +157,53 @@ class Process:
         self.run = run
         self.rank = rank
         self.of = run.ranks
-        self.incarnation = Catalogue(run.calm, "prod", 1.0).draw_incarnation("job", rank)
-        self.id = WorkerId(run.job.job, rank, self.incarnation)
-        kept = run.shards.take_over(rank, self.incarnation)
-        self.clock, self.cursor = kept.ticked + 1, kept.cursor
+        self.resumed = 0
+        self._take_over(held=0)
         self.consistency = run.mode
-        self.retiring = self.has_batch = False
-        self._opened_at = self.clock
+        self.retiring = False
         self.taken = 0
         self.over = False
         self._steps = self._life()
+
+    def _take_over(self, held: int) -> None:
+        run, rank = self.run, self.rank
+        drawn = Catalogue(run.calm, "prod", 1.0).draw_incarnation("job", rank, held=held)
+        self.id = WorkerId(run.job.job, rank, drawn)
+        self.incarnation = run.shards.incarnation
+        kept = run.shards.take_over(rank, drawn)
+        self.clock, self.cursor = kept.ticked + 1, kept.cursor
+        self.has_batch = False
+        self._opened_at = self.clock
+
+    def resume(self) -> None:
+        self._take_over(self.id.incarnation)
+        self.resumed += 1
+
+    def check_incarnation(self) -> None:
+        if self.incarnation != self.run.shards.incarnation:
+            raise RolledBack("the cluster was rolled back")
 
     @property
     def settled(self) -> bool:
         if not self.run.guarded or isinstance(self.consistency, BSP):
             return True
-        return not self.has_batch and (self.incarnation == 1 or self.clock > self._opened_at)
+        return not self.has_batch and (self.id.incarnation == 1 or self.clock > self._opened_at)
 
     def tick(self, cursor: Any = None) -> None:
+        self.check_incarnation()
         self.run.shards.tick(self.id, self.cursor if cursor is None else cursor)
         self.clock += 1
         self.cursor = self.run.shards.ranks[self.rank].cursor
 
     def wait_for_others(self, give_up: Any, look_every_s: float) -> bool:
         """As the shards would answer; but nobody waits here, for nobody else would get on."""
+        self.check_incarnation()
         live = [kept.ticked for kept in self.run.shards.ranks.values() if not kept.left]
         return bool(min(live) >= self.consistency.gate(self.clock))
 
     def leave(self) -> None:
-        leases = self.run.leases(self.id)
+        self.check_incarnation()
+        leases = self._leases()
         grant = leases.in_hand()
         if grant is not None:
             if not self.settled:
@@ -179,18 +227,23 @@ class Process:
         for batch in self._batches():
             self.taken += 1
             for keys in np.array_split(batch.keys, PUSHES):
+                if self.incarnation != self.run.shards.incarnation:
+                    break  # as a program does that catches RolledBack
                 self.run.shards.push(self.id, keys.astype(int).tolist())
                 yield
-        yield
 
     def _batches(self) -> Iterator[Any]:
         worker: Any = self
         if self.run.schedule == "static":
             return static_batches(worker, self.run.rows, BATCH_SIZE, EPOCHS)
-        leases = self.run.leases(self.id)
         return iter(
-            DynamicBatches(worker, leases, self.run.rows, BATCH_SIZE, EPOCHS, 7, patience_s=0.0)
+            DynamicBatches(
+                worker, self._leases, self.run.rows, BATCH_SIZE, EPOCHS, 7, patience_s=0.0
+            )
         )
+
+    def _leases(self) -> Leases:
+        return Leases(self.run.shaky, KEYS, self.run.job, self.id, self.incarnation, 5.0)
 
 
 class Run:
@@ -210,6 +263,7 @@ class Run:
         self.mode, self.schedule, self.ranks, self.guarded = mode, schedule, ranks, guarded
         store = MemoryKv()
         self.calm: Kv = MemoryClient(store)
+        self.calm.txn(Txn((), (Put(KEYS.config, CONFIG.to_bytes()),)))
         self.shaky = ShakyKv(store, self.random, faults)
         self.job: JobSpec = Catalogue(self.calm, "prod", 1.0).open_job("job", ranks, mode)
         self.shards = Shards(mode)
@@ -218,8 +272,48 @@ class Run:
         self.processes = {rank: Process(self, rank) for rank in range(ranks)}
         self.ghosts: list[Process] = []  # processes that were taken over, and do not know it
 
-    def leases(self, worker: WorkerId) -> Leases:
-        return Leases(self.shaky, KEYS, self.job, worker, deadline_s=5.0)
+    def record(self) -> DataShards | None:
+        """Who works on what."""
+        items = self.calm.read(KEYS.data_shards("job")).items
+        return DataShards.from_bytes(items[0].value, items[0].key) if items else None
+
+    def write(self, key: bytes, value: bytes | None) -> None:
+        self.calm.txn(Txn((), (Delete(key) if value is None else Put(key, value),)))
+
+    def begin_cut(self, margin: int) -> int:
+        """As the coordinator does before any shard is told: the clock."""
+        clock = max(kept.ticked for kept in self.shards.ranks.values()) + margin
+        record = self.record()
+        if record is not None:
+            self.write(KEYS.data_shards("job"), record.at_cut(clock).to_bytes())
+        return clock
+
+    def reach(self, clock: int) -> bool:
+        """Go on until all ranks have ticked the cut's clock; not all ranks have so many."""
+        while any(kept.ticked < clock for kept in self.shards.ranks.values()):
+            behind = [r for r in self.working() if self.shards.ranks[r].ticked < clock]
+            if not behind:
+                return False
+            self.step(int(self.random.choice(self.working())))
+        return True
+
+    def checkpoint(self, clock: int) -> tuple[Shards, DataShards | None]:
+        """The cut that was reached, as it is published."""
+        record, shards = self.record(), self.shards.as_of(clock)
+        cursors = {rank: kept.cursor for rank, kept in shards.ranks.items()}
+        return shards, None if record is None else record.as_of(clock, cursors)
+
+    def roll_back(self, shards: Shards, record: DataShards | None) -> None:
+        """Everybody goes back; processes do not know it yet, and those that had ended are run."""
+        shards.incarnation = self.shards.incarnation + 1
+        self.shards = shards
+        config = replace(CONFIG, incarnation=shards.incarnation)
+        self.write(KEYS.config, config.to_bytes())
+        value = None if record is None else record.to_bytes()
+        self.write(KEYS.data_shards("job"), value)
+        for rank, process in self.processes.items():
+            if process.over:
+                self.processes[rank] = Process(self, rank)
 
     def step(self, rank: int) -> None:
         process = self.processes[rank]
@@ -268,10 +362,10 @@ def runs() -> Iterator[list[Run]]:
 MODES = pytest.mark.parametrize("mode", [BSP(), SSP(2), ASP()], ids=str)
 
 
-def disturb(run: Run) -> None:
+def disturb(run: Run, steps: int = 150) -> None:
     """Let ranks die, haunt and lose answers for a while."""
     run.shaky.dying = True
-    for _ in range(150):
+    for _ in range(steps):
         working = run.working()
         if not working:
             return
@@ -311,6 +405,55 @@ def test_each_sample_counts_once_also_where_dead_ranks_are_retired(
             run.haunt()
         run.finish()
         assert run.shards.counts.tolist() == [EPOCHS] * ROWS, seed
+
+
+def disturbed_and_rolled_back(run: Run, seed: int) -> int:
+    """Let ranks die, and go back to a checkpoint again and again; how often that was."""
+    times = 0
+    for _ in range(3):
+        disturb(run, steps=40)
+        clock = run.begin_cut(margin=seed % 3)
+        disturb(run, steps=seed % 30)
+        if not run.reach(clock):
+            return times  # ranks have come to their end
+        disturb(run, steps=seed % 50)
+        shards, record = run.checkpoint(clock)
+        disturb(run, steps=seed % 20)
+        run.roll_back(shards, record)
+        times += 1
+    return times
+
+
+@MODES
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+def test_each_sample_counts_once_per_epoch_however_often_the_cluster_goes_back(
+    runs: list[Run], mode: Consistency, schedule: str
+) -> None:
+    times = 0
+    for seed in range(25):
+        run = Run(seed, mode, schedule, faults=0.05)
+        runs.append(run)
+        times += disturbed_and_rolled_back(run, seed)
+        run.finish()
+        assert run.shards.counts.tolist() == [EPOCHS] * ROWS, seed
+        if not isinstance(mode, ASP):
+            assert len({kept.ticked for kept in run.shards.ranks.values()}) == 1
+    assert times > 25
+
+
+def test_a_record_that_does_not_go_back_with_the_shards_is_noticed(runs: list[Run]) -> None:
+    wrong = 0
+    for seed in range(10):
+        run = Run(seed, SSP(2))
+        runs.append(run)
+        disturb(run, steps=40)
+        clock = run.begin_cut(margin=1)
+        if run.reach(clock):
+            disturb(run, steps=40)
+            run.roll_back(run.shards.as_of(clock), run.record())
+        run.finish()
+        wrong += run.shards.counts.tolist() != [EPOCHS] * ROWS
+    assert wrong
 
 
 @pytest.mark.soak

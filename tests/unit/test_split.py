@@ -72,7 +72,9 @@ def test_the_pieces_of_a_dense_table_cover_it_once(shape: tuple[int, ...]) -> No
             target = pull.pieces[shard]
             pull.out[target.start : target.stop] = piece.values[0].tobytes()
     assert np.array_equal(received, flat)
-    assert all(push.nbytes <= 2 * CHUNK_BYTES for push in pushes)
+    block_bytes = 4 * layout.elements_per_block
+    assert all(push.nbytes <= max(CHUNK_BYTES, block_bytes) for push in pushes)
+    assert len(pushes) <= -(-flat.nbytes // max(1, CHUNK_BYTES - block_bytes))
 
 
 def test_rows_per_request_keep_it_near_the_chunk_size() -> None:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from resilient_ps.coordinator.runtime.spawn import spawn
 from resilient_ps.errors import Unavailable
+from resilient_ps.runtime.spawn import spawn
 
 ORDER = struct.Struct("<QQ")
 SINK, ECHO = 1, 2

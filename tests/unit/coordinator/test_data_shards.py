@@ -20,12 +20,13 @@ from resilient_ps.coordinator.data_shards import (
     writing,
 )
 from resilient_ps.coordinator.keys import ClusterKeys
-from resilient_ps.coordinator.kv import Kv, Put, ReadResult, Txn
+from resilient_ps.coordinator.kv import KeyValue, Kv, Put, ReadResult, Txn
 from resilient_ps.coordinator.memory import MemoryKv
 from resilient_ps.coordinator.records import counter_bytes
 from resilient_ps.coordinator.repeats import is_self_closing
 from resilient_ps.coordinator.runtime.memory_client import MemoryClient
 from resilient_ps.errors import BadInput
+from resilient_ps.ids import WorkerId
 
 KEYS = ClusterKeys("prod")
 KEY = KEYS.data_shards("job")
@@ -72,7 +73,7 @@ def test_what_was_given_back_is_the_next_to_be_taken_from_where_it_was_left() ->
     record = record.give_back(held(record, 0), '{"row":7}', clock=4)
     assert record.held(0) is None
     record, grant = record.take(1, 1, clock=0)
-    assert grant == Grant(0, 1, 2, '{"row":7}')
+    assert grant == Grant(0, 1, 2, '{"row":7}', 4)
     assert record.returned == ()
 
 
@@ -143,7 +144,7 @@ def test_every_data_shard_is_todo_in_one_hand_given_back_or_done(
         elif action == "give back" and grant is not None:
             record = record.give_back(grant, "", clock=0)
         in_hand = [each.number for each in record.doing]
-        returned = [number for number, _ in record.returned]
+        returned = [each.number for each in record.returned]
         states = {*in_hand, *returned, *done, *range(record.following, 12)}
         assert len(in_hand) + len(returned) + len(done) + 12 - record.following == len(states) == 12
         assert sum(record.done(epoch) for epoch in range(3)) == len(done)
@@ -162,19 +163,22 @@ def broken(**changes: Any) -> bytes:
     "changes",
     [
         {"following": 1},
-        {"doing": {"0": [0, 1, ""], "1": [0, 2, ""]}},
-        {"returned": {"0": ""}},
-        {"doing": {"0": [0, 99, ""]}},
-        {"doing": {"0": [0, 1]}},
-        {"doing": {"-1": [0, 1, ""]}},
-        {"doing": {"07": [0, 1, ""]}},
-        {"doing": {"0": [True, 1, ""]}},
-        {"doing": {"0": [0, 1, "ä"]}},
-        {"doing": {"70000": [0, 1, ""]}},
-        {"doing": {str(rank): [rank, 1, ""] for rank in range(MAX_IN_HAND + 1)}},
-        {"returned": {"x": ""}},
-        {"returned": {"1" * 30: ""}},
-        {"returned": {"0": 5}},
+        {"doing": {"0": [0, 1, "", 0], "1": [0, 2, "", 0]}},
+        {"returned": {"0": ["", 0]}},
+        {"doing": {"0": [0, 99, "", 0]}},
+        {"doing": {"0": [0, 1, ""]}},
+        {"doing": {"-1": [0, 1, "", 0]}},
+        {"doing": {"07": [0, 1, "", 0]}},
+        {"doing": {"0": [True, 1, "", 0]}},
+        {"doing": {"0": [0, 1, "ä", 0]}},
+        {"doing": {"70000": [0, 1, "", 0]}},
+        {"doing": {str(rank): [rank, 1, "", 0] for rank in range(MAX_IN_HAND + 1)}},
+        {"returned": {"x": ["", 0]}},
+        {"returned": {"1" * 30: ["", 0]}},
+        {"returned": {"0": [5, 0]}},
+        {"cut": -2},
+        {"ended": {"1": [0, 1, "", 0]}},
+        {"ended": {"x": [0, 1, "", 0, 1]}},
         {"per_epoch": 0},
         {"more": 1},
     ],
@@ -191,14 +195,25 @@ def test_what_no_rank_can_have_written_is_refused(changes: dict[str, Any]) -> No
 
 @pytest.fixture
 def kv() -> Kv:
-    return MemoryClient(MemoryKv())
+    kv = MemoryClient(MemoryKv())
+    kv.txn(Txn((), (Put(KEYS.config, b"config"),)))
+    return kv
 
 
 def read(kv: Kv) -> Any:
-    record, counter = kv.txn(reading(KEYS, "job", 0)).results
+    record, counter, config = kv.txn(reading(KEYS, "job", 0)).results
     assert isinstance(record, ReadResult)
     assert isinstance(counter, ReadResult)
+    assert isinstance(config, ReadResult)
     return record.items[0] if record.items else None
+
+
+def config_of(kv: Kv) -> KeyValue:
+    return kv.read(KEYS.config).items[0]
+
+
+def write(kv: Kv, incarnation: int, seen: KeyValue | None, record: DataShards) -> Txn:
+    return writing(KEYS, "job", WorkerId(1, 0, incarnation), seen, config_of(kv), record)
 
 
 def draw(kv: Kv, incarnation: int) -> None:
@@ -207,19 +222,27 @@ def draw(kv: Kv, incarnation: int) -> None:
 
 def test_only_the_newest_process_of_a_rank_writes_and_only_over_what_it_has_read(kv: Kv) -> None:
     draw(kv, 2)
-    assert not kv.txn(writing(KEYS, "job", 0, 1, None, FRESH)).succeeded
-    assert kv.txn(writing(KEYS, "job", 0, 2, None, FRESH)).succeeded
-    assert not kv.txn(writing(KEYS, "job", 0, 2, None, FRESH)).succeeded
+    assert not kv.txn(write(kv, 1, None, FRESH)).succeeded
+    assert kv.txn(write(kv, 2, None, FRESH)).succeeded
+    assert not kv.txn(write(kv, 2, None, FRESH)).succeeded
     seen = read(kv)
-    assert kv.txn(writing(KEYS, "job", 0, 2, seen, taken(FRESH, 0))).succeeded
-    assert not kv.txn(writing(KEYS, "job", 0, 2, seen, taken(FRESH, 1))).succeeded
+    assert kv.txn(write(kv, 2, seen, taken(FRESH, 0))).succeeded
+    assert not kv.txn(write(kv, 2, seen, taken(FRESH, 1))).succeeded
     draw(kv, 3)
-    assert not kv.txn(writing(KEYS, "job", 0, 2, read(kv), FRESH)).succeeded
+    assert not kv.txn(write(kv, 2, read(kv), FRESH)).succeeded
     assert DataShards.from_bytes(read(kv).value, KEY) == taken(FRESH, 0)
 
 
 def test_a_write_whose_answer_was_lost_may_be_sent_again(kv: Kv) -> None:
     draw(kv, 1)
-    assert is_self_closing(writing(KEYS, "job", 0, 1, None, FRESH))
-    kv.txn(writing(KEYS, "job", 0, 1, None, FRESH))
-    assert is_self_closing(writing(KEYS, "job", 0, 1, read(kv), FRESH))
+    assert is_self_closing(write(kv, 1, None, FRESH))
+    kv.txn(write(kv, 1, None, FRESH))
+    assert is_self_closing(write(kv, 1, read(kv), FRESH))
+
+
+def test_a_rank_that_has_not_heard_of_a_rollback_changes_nothing(kv: Kv) -> None:
+    draw(kv, 1)
+    late = write(kv, 1, None, FRESH)
+    kv.txn(Txn((), (Put(KEYS.config, b"the next incarnation"),)))
+    assert not kv.txn(late).succeeded
+    assert kv.txn(write(kv, 1, None, FRESH)).succeeded

@@ -32,6 +32,8 @@ def all_keys(cluster: str, name: str, table: str, number: int) -> list[bytes]:
         keys.finished(name, number),
         keys.data_shards(name),
         keys.intent(number),
+        keys.checkpoint(number),
+        keys.restore,
         keys.counter("tables"),
     ]
 
@@ -65,6 +67,8 @@ def test_all_keys_are_distinct_and_tell_what_they_are(name: str, table: str, num
         Located("finished", name, number),
         Located("data-shards", name),
         Located("intent", number=number),
+        Located("checkpoint", number=number),
+        Located("restore"),
         Located("counter", "tables"),
     ]
 
@@ -78,6 +82,7 @@ def test_each_prefix_covers_its_own_kind_only(name: str, table: str, number: int
         KEYS.leaders: "leader",
         KEYS.tables: "table",
         KEYS.intents: "intent",
+        KEYS.checkpoints: "checkpoint",
     }
     for key in all_keys("prod", name, table, number):
         located = KEYS.locate(key)
@@ -88,7 +93,7 @@ def test_each_prefix_covers_its_own_kind_only(name: str, table: str, number: int
 
 
 @pytest.mark.parametrize(
-    "make", [KEYS.shard, KEYS.leader, KEYS.intent, lambda n: KEYS.rank("j", n)]
+    "make", [KEYS.shard, KEYS.leader, KEYS.intent, KEYS.checkpoint, lambda n: KEYS.rank("j", n)]
 )
 @given(st.integers(0, 1023), st.integers(0, 1023))
 def test_the_order_of_keys_is_the_order_of_numbers(

@@ -235,3 +235,24 @@ def test_a_ring_that_cannot_be_written_is_reported_once() -> None:
     candidate.look()
     assert candidate.logs() == []
     assert candidate.etcd.members() == ["s1", "s2", "s3"]
+
+
+def test_records_of_another_incarnation_are_written_anew_without_their_leader_keys() -> None:
+    candidate = cluster(shards=60)
+    etcd = candidate.etcd
+    for number in range(60):
+        etcd.put(KEYS.leader(number), b"a primary of before")
+    config = etcd.get(KEYS.config)
+    assert config is not None
+    etcd.put(KEYS.config, config.replace(b'"incarnation":1', b'"incarnation":2'))
+    for _ in range(8):
+        candidate.look()
+        for call in calls(candidate):
+            assert isinstance(call.request, Txn)
+            assert len(call.request.compares) <= MAX_TXN_OPS
+            assert len(call.request.success) <= MAX_TXN_OPS
+        candidate.perform()
+    for number in range(60):
+        record = etcd.shard(number)
+        assert (record.epoch, record.primary, len(record.in_sync)) == (Epoch(2, 0), "", 2)
+        assert etcd.get(KEYS.leader(number)) is None

@@ -50,6 +50,26 @@ def test_the_time_begins_when_the_rank_is_seen_for_the_first_time() -> None:
     assert silent(registry, 1, at_s=110)
 
 
+def test_a_process_from_before_etcd_was_lost_is_forgotten_when_it_is_silent() -> None:
+    """Incarnations of ranks begin at 1 again then: its own was larger."""
+    registry = WorkerRegistry()
+    silent(registry, 1, at_s=0)
+    registry.hear(beat(incarnation=5), 0)
+    for second in range(1, 30):
+        registry.hear(beat(incarnation=1), second * SECOND_NS)
+        assert not silent(registry, 1, at_s=second)
+
+
+def test_what_is_heard_of_an_earlier_process_does_not_count_for_the_present_one() -> None:
+    registry = WorkerRegistry()
+    silent(registry, 2, at_s=0)
+    registry.hear(beat(incarnation=2), 0)
+    for second in range(1, 10):
+        registry.hear(beat(incarnation=1), second * SECOND_NS)
+        assert not silent(registry, 2, at_s=second)
+    assert silent(registry, 2, at_s=10)
+
+
 def test_whoever_is_heard_of_is_not_silent() -> None:
     registry = WorkerRegistry()
     silent(registry, 1, at_s=0)

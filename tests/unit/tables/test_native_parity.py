@@ -39,6 +39,8 @@ NAMES = (
     "pull_rows",
     "rehash",
     "forget_stamps",
+    "row_numbers",
+    "claim_rows",
     "push_blocks",
     "fill_rows",
 )
@@ -106,6 +108,9 @@ def sparse_run(spec: SparseSpec, seed: int) -> list[Any]:
     for first in range(0, len(shard), 500):
         copied.load(*shard.capture(first, min(first + 500, len(shard))))
     pulled += copied.export()
+    numbers = shard.row_numbers(rng.integers(0, 3000, 999).astype(np.uint64))
+    states = np.zeros(len(shard), np.uint8)
+    pulled += [numbers, shard.claim(keys, states, 3, len(shard)), states]
     used = shard._slab[: len(shard) * shard._stride]
     return [
         *pulled,

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -64,11 +64,16 @@ _SPAWNER = _Spawner()
 
 
 def spawn(
-    command: Sequence[str], log: Path, *, stdout: int | IO[bytes] | None = None
+    command: Sequence[str],
+    log: Path,
+    *,
+    stdout: int | IO[bytes] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Starts `command` (an absolute path and arguments). Standard error is appended to `log`, and
-    standard output too unless `stdout` (as for `Popen`) says otherwise. The child has a session of
-    its own, so that Ctrl-C in a terminal reaches only this process, which then stops it in order.
+    standard output too unless `stdout` (as for `Popen`) says otherwise. `environment` is
+    set beside what this process has. The child has a session of its own, so that Ctrl-C in a
+    terminal reaches only this process, which then stops it in order.
     """
     wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
@@ -80,6 +85,7 @@ def spawn(
                 stdout=sink if stdout is None else stdout,
                 stderr=sink,
                 start_new_session=True,
+                env=None if environment is None else {**os.environ, **environment},
             )
 
     try:

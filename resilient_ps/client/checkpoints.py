@@ -1,0 +1,249 @@
+"""Checkpoints as etcd knows them: asked for, waited for, and listed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from resilient_ps.client.catalogue import POLL_S, Catalogue
+from resilient_ps.client.inspect import ServerProbe
+from resilient_ps.coordinator.kv import KeyValue, Put, Txn, absent, unchanged
+from resilient_ps.coordinator.records import (
+    CheckpointRecord,
+    IntentRecord,
+    RestoreRecord,
+    ServerRecord,
+    counter_bytes,
+    read_counter,
+)
+from resilient_ps.errors import (
+    DeadlineExceeded,
+    FixTheCall,
+    NotFound,
+    Reopen,
+    ResilientPsError,
+    RetryLater,
+)
+from resilient_ps.routing import address_of
+
+ETCD_DEADLINE_S = 10.0
+ASK_S = 1.0
+ASK_EACH_S = 0.25
+TEXT_CHARS_MAX = 200
+CHECKPOINTS = json.dumps({"checkpoints": {}})
+
+
+@dataclass(frozen=True, slots=True)
+class CutProgress:
+    """How far a checkpoint has come. `done` of `total` shards are written."""
+
+    number: int
+    attempt: int
+    text: str
+    done: int = 0
+    total: int = 0
+
+
+def checkpoint_records(catalogue: Catalogue) -> list[CheckpointRecord]:
+    """All that have been published, the newest first."""
+    keys = catalogue.keys
+    items = catalogue.kv.read(keys.checkpoints, prefix=True, deadline_s=ETCD_DEADLINE_S).items
+    records = [CheckpointRecord.from_bytes(item.value, item.key) for item in items]
+    return sorted(records, key=lambda each: (each.incarnation, each.number), reverse=True)
+
+
+def request_checkpoint(
+    catalogue: Catalogue,
+    *,
+    why: str,
+    by: str = "",
+    deadline_s: float = 300.0,
+    on_progress: Callable[[CutProgress], None] = lambda progress: None,
+) -> CheckpointRecord:
+    """Ask for a checkpoint, and wait for it: see `propose_cut` and `wait_for_cut`."""
+    number = propose_cut(catalogue, why=why, by=by)
+    return wait_for_cut(catalogue, number, deadline_s, on_progress)
+
+
+def propose_cut(catalogue: Catalogue, *, why: str, by: str) -> int:
+    """Ask for a checkpoint; the number of the wish, for `wait_for_cut`.
+
+    Wishes that are there when a checkpoint begins are all served by that one.
+    """
+    keys, kv = catalogue.keys, catalogue.kv
+    end_s = time.monotonic() + ETCD_DEADLINE_S
+    while True:
+        counter = keys.counter("intents")
+        items = kv.read(counter, deadline_s=ETCD_DEADLINE_S).items
+        number = read_counter(items[0].value if items else None, counter) + 1
+        details = {"why": why[:TEXT_CHARS_MAX], "by": by[:TEXT_CHARS_MAX]}
+        record = IntentRecord(number, "cut", "", 0, 0, "open", details=details)
+        key = keys.intent(number)
+        guard = unchanged(counter, items[0].mod_revision if items else 0)
+        puts = (Put(counter, counter_bytes(number)), Put(key, record.to_bytes()))
+        if kv.txn(Txn((guard, absent(key)), puts)).succeeded:
+            return number
+        if time.monotonic() > end_s:
+            raise DeadlineExceeded(f"others take numbers of intents all the time ({number})")
+
+
+def wait_for_cut(
+    catalogue: Catalogue,
+    number: int,
+    deadline_s: float,
+    on_progress: Callable[[CutProgress], None] = lambda progress: None,
+) -> CheckpointRecord:
+    """The checkpoint that comes of a wish, through all attempts.
+
+    Raises `Reopen` with the reason where none will, `DeadlineExceeded` with what it waited for.
+    """
+    end_s, why = time.monotonic() + deadline_s, "the coordinator has not begun"
+    teller = ProgressTeller(catalogue)
+    try:
+        while time.monotonic() < end_s:
+            try:
+                record = _intent(catalogue, number)
+                if record is None:
+                    return _served(catalogue, number)
+                if record.state == "done":
+                    return _record(catalogue, str(record.result.get("checkpoint", "")), number)
+            except RetryLater as error:
+                why = str(error)
+                time.sleep(POLL_S)
+                continue
+            if record.state == "aborted":
+                why = str(record.result.get("why", why))
+                following = record.result.get("retried_as")
+                if isinstance(following, int) and following > number:
+                    number = following
+                    continue
+                if not record.result.get("retry"):
+                    raise Reopen(f"no checkpoint was made: {why}")
+            progress = teller.progress(record)
+            why = progress.text if record.state == "open" else why
+            on_progress(progress)
+            time.sleep(POLL_S)
+    finally:
+        teller.close()
+    raise DeadlineExceeded(
+        f"no checkpoint within {deadline_s:g} s: {why} (`resilient-ps status` tells more)"
+    )
+
+
+class ProgressTeller:
+    """Asks the coordinator, now and then, how far it is; what it does not tell is left out."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._probe: ServerProbe | None = None
+        self._told: dict[str, Any] = {}
+        self._ask_at_s = 0.0
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None
+
+    def progress(self, record: IntentRecord) -> CutProgress:
+        """Of the attempt, or the wish, that is open."""
+        number, attempt = record.number, record.details.get("attempt", 0)
+        doing = self._under_way()
+        if doing.get("number") == number:
+            waits_for = str(doing.get("waits_for") or "")
+            text = f"{doing.get('stage')}, waits for {waits_for}" if waits_for else "publishing"
+            return CutProgress(number, attempt, text, doing.get("done", 0), doing.get("total", 0))
+        if record.state == "aborted":
+            return CutProgress(number, attempt + 1, f"tries again: {record.result.get('why')}")
+        clocks = record.details.get("clocks")
+        return CutProgress(number, attempt, f"begins at {clocks}" if clocks else "asks for it")
+
+    def _under_way(self) -> dict[str, Any]:
+        if time.monotonic() >= self._ask_at_s:
+            self._ask_at_s = time.monotonic() + ASK_EACH_S
+            try:
+                self._probe = self._probe or coordinator_probe(self._catalogue)
+                told = {} if self._probe is None else self._probe.ask(ASK_S, CHECKPOINTS)
+                self._told = told.get("under_way") or {}
+                if not told.get("elected"):
+                    self.close()  # another one is, by now
+            except ResilientPsError:
+                self.close()
+        return self._told
+
+
+def coordinator_probe(catalogue: Catalogue) -> ServerProbe | None:
+    """A connection to the coordinator; None where none is elected, or it has gone."""
+    keys, kv = catalogue.keys, catalogue.kv
+    held = kv.read(keys.coordinator_leader, deadline_s=ETCD_DEADLINE_S).items
+    if not held:
+        return None
+    name = str(json.loads(held[0].value)["server"])
+    items = kv.read(keys.server(name), deadline_s=ETCD_DEADLINE_S).items
+    if not items:
+        return None
+    record = ServerRecord.from_bytes(items[0].value, items[0].key)
+    return ServerProbe(keys.cluster, name, address_of(record))
+
+
+def _intent(catalogue: Catalogue, number: int) -> IntentRecord | None:
+    key = catalogue.keys.intent(number)
+    items = catalogue.kv.read(key, deadline_s=ETCD_DEADLINE_S).items
+    return IntentRecord.from_bytes(items[0].value, key) if items else None
+
+
+def _served(catalogue: Catalogue, number: int) -> CheckpointRecord:
+    """The intent was closed so long ago that it is gone: a later checkpoint is what was meant."""
+    for record in checkpoint_records(catalogue):
+        if record.number >= number and record.state == "good":
+            return record
+    raise Reopen(f"the wish {number} for a checkpoint is gone: ask again")
+
+
+def _record(catalogue: Catalogue, checkpoint: str, number: int) -> CheckpointRecord:
+    for record in checkpoint_records(catalogue):
+        if record.id == checkpoint:
+            return record
+    raise Reopen(f"checkpoint {checkpoint} (intent {number}) was made, and is gone already")
+
+
+def delete_checkpoint(catalogue: Catalogue, checkpoint: str) -> CheckpointRecord:
+    """Give a checkpoint up: nobody begins to use it any more, the coordinator deletes its objects.
+
+    Raises `NotFound`, and `FixTheCall` for the newest good one, and for what the cluster began
+    with.
+    """
+    keys, kv = catalogue.keys, catalogue.kv
+    end_s = time.monotonic() + ETCD_DEADLINE_S
+    while True:
+        records = checkpoint_records(catalogue)
+        record = next((each for each in records if each.id == checkpoint), None)
+        if record is None:
+            known = ", ".join(each.id for each in records) or "none"
+            raise NotFound(f"there is no checkpoint {checkpoint!r}; there are: {known}")
+        if record.state == "deleting":
+            return record
+        newest = next((each.id for each in records if each.state == "good"), "")
+        if checkpoint == newest:
+            raise FixTheCall(f"{checkpoint} is the newest checkpoint: make another one first")
+        key = keys.checkpoint(record.number)
+        (item,) = kv.read(key, deadline_s=ETCD_DEADLINE_S).items or (None,)
+        restored = kv.read(keys.restore, deadline_s=ETCD_DEADLINE_S).items
+        _check_unused(checkpoint, restored)
+        if item is not None and CheckpointRecord.from_bytes(item.value, key) == record:
+            marked = replace(record, state="deleting")
+            began = unchanged(keys.restore, restored[0].mod_revision if restored else 0)
+            guards = (unchanged(key, item.mod_revision), began)
+            if kv.txn(Txn(guards, (Put(key, marked.to_bytes()),))).succeeded:
+                return marked
+        if time.monotonic() > end_s:
+            raise DeadlineExceeded(f"checkpoint {checkpoint} changes all the time")
+
+
+def _check_unused(checkpoint: str, restored: Sequence[KeyValue]) -> None:
+    for item in restored:
+        if RestoreRecord.from_bytes(item.value, item.key).checkpoint == checkpoint:
+            raise FixTheCall(f"{checkpoint} is what the cluster was restored from: it stays")

@@ -1,0 +1,287 @@
+// The parts of one request: the tables of several shards are worked on in one call, on all
+// processors where there is much to do. Shards share nothing, so the results are those of the
+// kernels one by one.
+//
+// What is not plain is left alone, before anything has changed: the caller then goes part by part.
+
+#include "parts.h"
+
+#include "arrays.h"
+#include "cores.h"
+
+#include <string.h>
+
+namespace resilient_ps {
+namespace {
+
+const Py_ssize_t PARTS_MAX = 64;
+const int64_t HEAVY_BYTES = 128 * 1024;  // from here on other processors are woken up
+const int64_t TASK_KEYS = 4096;          // of a pull
+const int64_t TASK_BYTES = 512 * 1024;   // of a dense table
+const int64_t STAMPS_END = (1ll << 32) - 1;
+
+PyObject* leave_it() {
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+bool as_count(PyObject* object, int64_t* out) {
+    *out = PyLong_AsLongLong(object);
+    return *out >= 0;
+}
+
+// The parts of a request as Python gives them: a tuple of arrays for each, and how many keys.
+struct Given {
+    PyObject *counts, *tables;
+    Py_ssize_t n;
+
+    bool open(PyObject* counts_of, PyObject* tables_of, Py_ssize_t width) {
+        counts = counts_of, tables = tables_of;
+        if (!PyList_Check(counts) || !PyList_Check(tables)) return false;
+        n = PyList_GET_SIZE(tables);
+        if (n > PARTS_MAX || PyList_GET_SIZE(counts) != n) return false;
+        for (Py_ssize_t i = 0; i < n; i++) {
+            PyObject* table = PyList_GET_ITEM(tables, i);
+            if (!PyTuple_Check(table) || PyTuple_GET_SIZE(table) != width) return false;
+        }
+        return true;
+    }
+    PyObject* item(Py_ssize_t i, Py_ssize_t place) const {
+        return PyTuple_GET_ITEM(PyList_GET_ITEM(tables, i), place);
+    }
+    bool count(Py_ssize_t i, int64_t* out) const {
+        return as_count(PyList_GET_ITEM(counts, i), out);
+    }
+};
+
+// ------------------------------------------------------------------------------------- push
+
+struct PushPart {
+    TableArrays arrays;
+    Buffer scratch;
+    const uint64_t* keys;
+    int64_t n;
+    const char* grads;
+    int full;
+
+    // Is it certain that the push fits, but for what can grow while it is made?
+    bool open(const Given& given, Py_ssize_t i, int dtype) {
+        int64_t rows_max;
+        if (!given.count(i, &n) || !arrays.open(given.item(i, 0), given.item(i, 1), given.item(i, 4)) ||
+            !arrays.open_row_keys(given.item(i, 2)) || !arrays.open_hyper(given.item(i, 5)) ||
+            !arrays.open_work(given.item(i, 6)) ||
+            !scratch.open(given.item(i, 3), "scratch", INT32_LETTERS, 1) ||
+            !as_count(given.item(i, 7), &rows_max))
+            return false;
+        const int64_t* meta = arrays.table.meta;
+        return arrays.dtype == dtype && scratch.size() / 2 >= n && meta[LOCATED] == 0 &&
+               meta[BASE] + n <= STAMPS_END && meta[CREATED] + n <= rows_max;
+    }
+};
+
+
+void push_part(void* context, int64_t number) {
+    PushPart& part = ((PushPart*)context)[number];
+    int32_t* rows = part.scratch.as<int32_t>();
+    part.full = kernels->push_rows[part.arrays.dtype](
+        part.arrays.table, part.keys, part.n, part.grads, rows, rows + part.scratch.size() / 2);
+}
+
+// push_parts(keys, grads, counts, tables) -> what each part lacks, or None
+PyObject* push_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer keys, grads;
+    Given given;
+    if (!takes(nargs, 4, "push_parts")) return nullptr;
+    if (!keys.open(args[0], "keys", UINT64_LETTERS) || !grads.open(args[1], "grads", "") ||
+        !given.open(args[2], args[3], 8))
+        return leave_it();
+    const int dtype = dtype_of(grads);
+    PushPart parts[PARTS_MAX];
+    int64_t first = 0, start = 0;
+    for (Py_ssize_t i = 0; i < given.n; i++) {
+        PushPart& part = parts[i];
+        if (dtype < 0 || !part.open(given, i, dtype)) return leave_it();
+        part.keys = keys.as<uint64_t>() + first;
+        part.grads = grads.as<char>() + start * grads.itemsize();
+        first += part.n;
+        start += part.n * part.arrays.table.meta[DIM];
+        if (first > keys.size() || start > grads.size()) return leave_it();
+    }
+    if (first != keys.size() || start != grads.size()) return leave_it();
+    {
+        WithoutInterpreter released(grads.bytes() >= WORTH_RELEASING_BYTES);
+        run_tasks(push_part, parts, given.n, grads.bytes() >= HEAVY_BYTES);
+    }
+    PyObject* lacks = PyTuple_New(given.n);
+    for (Py_ssize_t i = 0; lacks != nullptr && i < given.n; i++)
+        PyTuple_SET_ITEM(lacks, i, PyLong_FromLong(parts[i].full));  // small: they exist already
+    return lacks;
+}
+
+// ------------------------------------------------------------------------------------- pull
+
+struct PullPart {
+    TableArrays arrays;
+    const uint64_t* keys;
+    int64_t n, first_task;
+    char* out;
+};
+
+struct Pull {
+    PullPart parts[PARTS_MAX];
+    Py_ssize_t n;
+    int64_t row_bytes;
+};
+
+void pull_part(void* context, int64_t number) {
+    Pull& pull = *(Pull*)context;
+    Py_ssize_t i = pull.n - 1;
+    while (pull.parts[i].first_task > number) i--;
+    PullPart& part = pull.parts[i];
+    const int64_t from = (number - part.first_task) * TASK_KEYS;
+    const int64_t left = part.n - from;
+    kernels->pull_rows[part.arrays.dtype](
+        part.arrays.table, part.keys + from, left < TASK_KEYS ? left : TASK_KEYS,
+        part.out + from * part.arrays.table.meta[DIM] * part.arrays.slab.itemsize());
+}
+
+// pull_parts(keys, out, counts, tables) -> True, or None
+PyObject* pull_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer keys, out;
+    Given given;
+    if (!takes(nargs, 4, "pull_parts")) return nullptr;
+    if (!keys.open(args[0], "keys", UINT64_LETTERS) || !out.open(args[1], "out", "", 1) ||
+        !given.open(args[2], args[3], 4))
+        return leave_it();
+    const int dtype = dtype_of(out);
+    if (dtype < 0) return leave_it();
+    Pull pull;
+    pull.n = given.n;
+    int64_t first = 0, start = 0, tasks = 0;
+    for (Py_ssize_t i = 0; i < given.n; i++) {
+        PullPart& part = pull.parts[i];
+        if (!given.count(i, &part.n) ||
+            !part.arrays.open(given.item(i, 0), given.item(i, 1), given.item(i, 2)) ||
+            !part.arrays.open_hyper(given.item(i, 3)) || part.arrays.dtype != dtype)
+            return leave_it();
+        part.keys = keys.as<uint64_t>() + first;
+        part.out = out.as<char>() + start * out.itemsize();
+        part.first_task = tasks;
+        first += part.n;
+        start += part.n * part.arrays.table.meta[DIM];
+        tasks += (part.n + TASK_KEYS - 1) / TASK_KEYS;
+        if (first > keys.size() || start > out.size()) return leave_it();
+    }
+    if (first != keys.size() || start != out.size()) return leave_it();
+    {
+        WithoutInterpreter released(out.bytes() >= WORTH_RELEASING_BYTES);
+        run_tasks(pull_part, &pull, tasks, out.bytes() >= HEAVY_BYTES);
+    }
+    Py_RETURN_TRUE;
+}
+
+// ------------------------------------------------------------------------------------ dense
+
+struct Run {  // consecutive blocks of one dense table
+    Dense dense;
+    int dtype;
+    int64_t itemsize, first_block, blocks, blocks_per_task;
+    const char* grads;
+};
+
+void push_blocks_of(void* context, int64_t number) {
+    const Run& run = *(const Run*)context;
+    const int64_t from = number * run.blocks_per_task;
+    const int64_t left = run.blocks - from;
+    const int64_t n = left < run.blocks_per_task ? left : run.blocks_per_task;
+    char work[HYPERPARAMETERS * 8];
+    memcpy(work, run.dense.work, HYPERPARAMETERS * run.itemsize);
+    Dense dense = run.dense;
+    dense.work = work;  // Adam writes there
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t block = run.first_block + from + i;
+        kernels->push_blocks[run.dtype](
+            dense, run.grads + (from + i) * dense.block_elements * run.itemsize, &block, 1);
+    }
+}
+
+// push_run(values, state, grads, first_block, block_elements, meta, hyper, work)
+PyObject* push_run(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer values, state, grads, meta, hyper, work;
+    if (!takes(nargs, 8, "push_run") || !values.open(args[0], "values", "", 1) ||
+        !state.open(args[1], "state", "", 1) || !grads.open(args[2], "grads", "") ||
+        !meta.open(args[5], "meta", INT64_LETTERS) ||
+        !hyper.open(args[6], "hyper", FLOAT64_LETTERS) || !work.open(args[7], "work", "", 1))
+        return nullptr;
+    Run run;
+    run.first_block = PyLong_AsLongLong(args[3]);
+    run.dense.block_elements = PyLong_AsLongLong(args[4]);
+    if (PyErr_Occurred()) return nullptr;
+    run.dtype = dtype_of(values);
+    if (run.dtype < 0 || !fits(run.dtype == dtype_of(state) && run.dtype == dtype_of(grads) &&
+                                   run.dtype == dtype_of(work),
+                               "values, state, grads and work differ in their type") ||
+        !fits(meta.size() >= META_NUMBERS && hyper.size() >= HYPER_NUMBERS &&
+                  work.size() >= HYPERPARAMETERS && run.dense.block_elements > 0,
+              "meta, hyper or work is too short"))
+        return nullptr;
+    Dense& dense = run.dense;
+    dense.values = values.as<void>();
+    dense.elements = values.size();
+    dense.state = state.as<void>();
+    dense.meta = meta.as<int64_t>();
+    dense.hyper = hyper.as<double>();
+    dense.work = work.as<void>();
+    const int64_t at = run.first_block * dense.block_elements;
+    const int64_t formula = dense.meta[FORMULA], line = dense.meta[LINE];
+    const int64_t slots = formula >= ADAM ? 2 : formula >= MOMENTUM ? 1 : 0;
+    const int64_t all = (dense.elements + dense.block_elements - 1) / dense.block_elements;
+    if (!fits(run.first_block >= 0 && at + grads.size() <= dense.elements, "no such blocks") ||
+        !fits(grads.size() % dense.block_elements == 0 || at + grads.size() == dense.elements,
+              "grads must be exactly those of whole blocks") ||
+        !fits(line > 0 && (formula == SUM || run.dtype != INT64), "meta makes no sense") ||
+        !fits(state.size() >= slots * ((dense.elements + line - 1) / line * line) +
+                                  (formula == ADAM ? all : 0),
+              "state is too short"))
+        return nullptr;
+    run.itemsize = grads.itemsize();
+    run.blocks = (grads.size() + dense.block_elements - 1) / dense.block_elements;
+    run.grads = grads.as<char>();
+    const int64_t per_task = TASK_BYTES / (dense.block_elements * run.itemsize);
+    run.blocks_per_task = per_task > 0 ? per_task : 1;
+    {
+        WithoutInterpreter released(grads.bytes() >= WORTH_RELEASING_BYTES);
+        run_tasks(push_blocks_of, &run, (run.blocks + run.blocks_per_task - 1) / run.blocks_per_task,
+                  grads.bytes() >= HEAVY_BYTES);
+    }
+    Py_RETURN_NONE;
+}
+
+// run_of(blocks) -> (first, one past the last) if they follow one another, else None
+PyObject* run_of(PyObject*, PyObject* object) {
+    Buffer blocks;
+    if (!blocks.open(object, "blocks", UINT64_LETTERS) || blocks.dimensions() != 1 ||
+        blocks.size() == 0)
+        return leave_it();
+    const uint64_t* numbers = blocks.as<uint64_t>();
+    if (numbers[0] > (uint64_t)INT64_MAX / 2) return leave_it();
+    for (int64_t i = 1; i < blocks.size(); i++)
+        if (numbers[i] != numbers[0] + (uint64_t)i) return leave_it();
+    return Py_BuildValue("(LL)", (long long)numbers[0], (long long)numbers[0] + blocks.size());
+}
+
+#define FAST(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, nullptr}
+
+PyMethodDef methods[] = {
+    FAST(push_parts),
+    FAST(pull_parts),
+    FAST(push_run),
+    {"run_of", run_of, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+bool add_parts(PyObject* module) { return PyModule_AddFunctions(module, methods) == 0; }
+
+}  // namespace resilient_ps

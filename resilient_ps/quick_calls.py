@@ -1,0 +1,175 @@
+"""A plain pull or push of a sparse table, while nothing else is under way: the quick way.
+
+Theory of operation. Most calls of a training loop are alone: everything before them is over, one
+server serves all shards, and all it says is that all is well. For these the native module makes the
+bytes of the request straight from the user's arrays, and takes the answer straight into the user's
+array (`native/asking.cpp`). What else there would be to know of the call stays *folded* in its
+bytes. Whoever asks `Calls` for what is open has it unfolded first, so that everything unusual (a
+broken connection, a second call, an error, an answer in pieces) finds the call that it would have
+found: the same number, parts, keys and values.
+
+Invariants: at most one call is folded, and then no other one is open.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resilient_ps import framing, quick_frames
+from resilient_ps.calls import Call, Calls, Piece
+from resilient_ps.engine import native
+from resilient_ps.ids import Position, WorkerId
+from resilient_ps.messages import Kind, Request, Status, Values
+from resilient_ps.tables.partition import ungroup
+from resilient_ps.tables.spec import SparseSpec
+from resilient_ps.wire import place_nowhere
+
+PlainTable: TypeAlias = "tuple[int, int, int, int]"
+"""A sparse table's number, the code of its dtype, its dimension, and the most rows of a request."""
+
+IN_USE = quick_frames.IN_USE and int(Status.OK) == 0
+
+
+class Asked(NamedTuple):
+    """What is asked for, whatever the keys. `last`, of a push: by shard the push before it, which
+    then is this one."""
+
+    kind: Kind
+    worker: WorkerId
+    clock: int
+    n: int = 0
+    wait_ns: int = 0
+    last: dict[int, int] | None = None
+
+
+class QuickCall:
+    """A call that is folded, or was. `over`: it was answered without having been unfolded."""
+
+    __slots__ = ("_out", "_places", "_rows", "_seen", "begun_ns", "frame", "number", "op", "over")
+
+    def __init__(
+        self,
+        number: int,
+        frame: memoryview,
+        places: bytes | None,
+        out: NDArray[Any] | None,
+        seen: list[Position],
+        begun_ns: int,
+    ) -> None:
+        self.number = number
+        self.op = 0  # given by the driver
+        self.frame = frame  # the request
+        self.begun_ns = begun_ns
+        self.over = False
+        self._places = places  # of a pull: for each key the place of its row in the answer, uint32
+        self._out = out
+        self._seen = seen
+        self._rows: Values | None = None  # of a pull that was unfolded: what is received
+
+    def take(
+        self, scratch: memoryview, lo: int, hi: int, meta_limit: int, payload_limit: int
+    ) -> bool:
+        """Take in the answer, if `scratch[lo:hi]` is all of it and says that all is well."""
+        self.over = over = native.answered(
+            scratch,
+            lo,
+            hi,
+            meta_limit,
+            payload_limit,
+            self.frame,
+            self._seen,
+            self._places,
+            self._out,
+        )
+        return bool(over)
+
+    def unfold(self) -> Call:
+        """The call as it would have been."""
+        request = self._request()
+        call = Call(
+            self.number,
+            request.kind,
+            tuple([part.shard for part in request.parts]),
+            request.worker,
+            request.clock,
+            request.n,
+            request.table,
+            request.wait_ns,
+            keys=request.keys,
+            context=self.op,
+            begun_ns=self.begun_ns,
+        )
+        row_bytes = 0
+        if self._out is not None:
+            self._rows = np.empty_like(self._out)
+            call.out, row_bytes = self._rows.data.cast("B"), self._rows.strides[0]
+        call.pieces = _pieces(request, row_bytes)
+        return call
+
+    def _request(self) -> Request:
+        size = self.frame.nbytes
+        taken = quick_frames.take(self.frame, 0, size, size, size, place_nowhere)
+        assert taken is not None, "these are the bytes of a request"
+        assert isinstance(taken[0], Request), "these are the bytes of a request"
+        return taken[0]
+
+    def finish(self, _: int = 0) -> None:
+        """The call was answered: the rows that it asked for are to be where it wanted them."""
+        if self._rows is not None and self._places is not None and self._out is not None:
+            ungroup(self._rows, np.frombuffer(self._places, np.uint32), self._out)
+
+
+def _pieces(request: Request, row_bytes: int) -> dict[int, Piece]:
+    """What of the request is each shard's. `row_bytes`: of a row that is pulled."""
+    pieces: dict[int, Piece] = {}
+    first = start = 0
+    for shard, _, prev, count, elements in request.parts:
+        values = tuple([flat[start : start + elements] for flat in request.values])
+        where = first * row_bytes, (first + count) * row_bytes
+        pieces[shard] = Piece(first, count, values, elements, *where, prev)
+        first += count
+        start += elements
+    return pieces
+
+
+def plain_table(number: int, spec: SparseSpec, rows_max: int) -> PlainTable | None:
+    """What `fold` is to know of a table; None if the quick way is not offered."""
+    code = framing.DTYPE_CODES.get(np.dtype(spec.dtype))
+    return (number, code, spec.dim, rows_max) if IN_USE and code is not None else None
+
+
+def fold(
+    calls: Calls, asked: Asked, table: PlainTable, keys: Any, rows: NDArray[Any], now_ns: int
+) -> QuickCall | None:
+    """A call that now is under way, though still to be sent; None if it is not as plain as that.
+
+    `rows` (number of keys, dim): the gradients of a push, or where to put what is pulled.
+    """
+    kind, worker, clock, n, wait_ns, last = asked
+    routing, number = calls.routing, calls.last_number + 1
+    made = native.ask(
+        kind,
+        number,
+        routing.incarnation,
+        worker,
+        clock,
+        n,
+        wait_ns,
+        table,
+        routing.order,
+        routing.rank_of_shard,
+        calls.seen,
+        last,
+        keys,
+        rows,
+    )
+    if made is None:
+        return None
+    frame, places = made
+    out = rows if last is None else None
+    calls.last_number = number
+    calls.folded = call = QuickCall(number, frame, places, out, calls.seen, now_ns)
+    return call

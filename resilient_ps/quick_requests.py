@@ -1,0 +1,201 @@
+"""The quick way of pushes and pulls that nothing stands in the way of.
+
+What a request costs is mostly Python per shard. So where every one of its parts can be answered at
+once, the parts are checked one after the other, with the same checks and in the same order as on
+the usual way, and then all tables are worked on in one call of the native module, on all cores
+where there is much to do. Such a push is one of a primary that is alone and has nothing pending: it
+is committed as soon as it is made, so its entry need not be kept.
+
+All or nothing: where one part is not plain (a repeat, a gap, a pull that has to wait, followers,
+BSP's pushes, whatever is wrong), nothing has been changed, and the whole request goes the usual
+way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+import xxhash
+
+from resilient_ps.answers import ANSWER_VALUE_BYTES
+from resilient_ps.barrier import Update
+from resilient_ps.engine import native
+from resilient_ps.ids import Position, PushId
+from resilient_ps.ledger import ACCEPT
+from resilient_ps.messages import Answer, Kind, PartAnswer, Request, Status, Values
+from resilient_ps.replication.leading import Leading
+from resilient_ps.replication.replica import Replica
+from resilient_ps.table_part import TablePart
+
+ByNumber: TypeAlias = Mapping[int, Replica]
+
+_new = tuple.__new__  # several times faster than a named tuple's own constructor
+
+
+def answer_quickly(request: Request, by_number: ByNumber) -> Answer | None:
+    """The answer of all parts; None: it goes the usual way, and nothing has been changed."""
+    if native is None:
+        return None
+    if request.kind is Kind.PULL:
+        return _pull(request, by_number)
+    if request.kind is Kind.PUSH:
+        return _push(request, by_number)
+    return None
+
+
+def _leading(by_number: ByNumber, shard: int) -> Leading | None:
+    """The primary of this shard, if it serves."""
+    replica = by_number.get(shard)
+    leading = None if replica is None else replica.leading
+    return leading if leading is not None and leading.commit >= leading.opened else None
+
+
+# -- pulls
+
+
+def _pull(request: Request, by_number: ByNumber) -> Answer | None:
+    worker, clock, number = request.worker, request.clock, request.table
+    counts: list[int] = []
+    tables: list[TablePart] = []
+    places: list[tuple[int, Position]] = []
+    for shard_number, seen, _, count, _ in request.parts:
+        leading = _leading(by_number, shard_number)
+        if leading is None:
+            return None
+        shard = leading.shard
+        if seen > shard.position:
+            return None
+        table = shard.readable(worker, clock, number)
+        if table is None or not table.is_pullable(count):
+            return None
+        counts.append(count)
+        tables.append(table)
+        places.append((shard_number, shard.position))
+    if not tables:
+        return None
+    if tables[0].width:
+        sizes = [count * tables[0].width for count in counts]
+        values = _rows(request, tables, counts, sum(sizes))
+    else:
+        values = _blocks(request, tables, counts)
+        sizes = [lent.size for lent in values]
+    if not values:
+        return None
+    answers = [
+        _new(PartAnswer, (shard_number, Status.OK, at, 0, count, size, b""))
+        for (shard_number, at), count, size in zip(places, counts, sizes, strict=True)
+    ]
+    return Answer(request.request, tuple(answers), values)
+
+
+def _rows(
+    request: Request, tables: list[TablePart], counts: list[int], elements: int
+) -> tuple[Values, ...]:
+    """The rows of all parts, in one array; nothing if that is not possible."""
+    width, dtype = tables[0].width, tables[0].dtype
+    if elements * dtype.itemsize > ANSWER_VALUE_BYTES:
+        return ()
+    arrays = []
+    for table in tables:
+        if table.width != width:
+            return ()
+        arrays.append(table.rows_held.pull_arrays)
+    out = np.empty(elements, dtype)
+    return (out,) if native.pull_parts(request.keys, out, counts, arrays) else ()
+
+
+def _blocks(request: Request, tables: list[TablePart], counts: list[int]) -> tuple[Values, ...]:
+    """The blocks of all parts, an array for each: as they are, not copied."""
+    values: list[Values] = []
+    first = nbytes = 0
+    for table, count in zip(tables, counts, strict=True):
+        keys = request.keys[first : first + count]
+        first += count
+        if table.width or not table.elements_or_none(keys):
+            return ()
+        values.append(table.pull(keys))
+        nbytes += values[-1].nbytes
+    return tuple(values) if nbytes <= ANSWER_VALUE_BYTES else ()
+
+
+# -- pushes
+
+
+def _push(request: Request, by_number: ByNumber) -> Answer | None:
+    if len(request.values) != 1:
+        return None
+    worker, number, n, values = request.worker, request.table, request.n, request.values[0]
+    view = request.keys.data
+    made: list[tuple[Leading, TablePart, PushId, int]] = []
+    counts: list[int] = []
+    first = 0
+    for shard_number, seen, prev, count, elements in request.parts:
+        leading = _leading(by_number, shard_number)
+        if leading is None or not leading.commits_alone or leading.shard.position < seen:
+            return None
+        shard = leading.shard
+        table, job = shard.tables.get(number), shard.jobs.get(worker.job)
+        if table is None or job is None or table.writer != worker.job or job.ledger.buffers:
+            return None
+        last = first + count
+        if not table.is_pushable(request.keys[first:last], values, elements):
+            return None
+        if shard.cuts.holds_back(worker.job, request.clock):
+            return None
+        if not job.barrier.has_room_for(8 * count + elements * values.itemsize):
+            return None
+        digest = xxhash.xxh3_64_intdigest(view[first:last], number)
+        push = _new(PushId, (request.clock, n, prev))
+        if job.ledger.check_push(worker, push, digest) is not ACCEPT:
+            return None
+        made.append((leading, table, push, digest))
+        counts.append(count)
+        first = last
+    if not made or len({leading.number for leading, *_ in made}) != len(made):
+        return None  # what comes second sees what the first one does
+    if not _apply(request, [table for _, table, *_ in made], counts):
+        return None
+    return Answer(request.request, tuple([_record(request, *each) for each in made]))
+
+
+def _apply(request: Request, tables: list[TablePart], counts: list[int]) -> bool:
+    """Make the steps of all parts. False: that is not possible here, and none was made."""
+    keys, values = request.keys, request.values[0]
+    if not tables[0].width:
+        return _apply_blocks(request, tables, counts)
+    lacks = native.push_parts(keys, values, counts, [t.rows_held.push_arrays for t in tables])
+    if lacks is None:
+        return False
+    if any(lacks):
+        first = 0
+        for table, count, lack in zip(tables, counts, lacks, strict=True):
+            last = first + count
+            if lack:
+                grads = values[first * table.width : last * table.width]
+                table.rows_held.go_on(lack, keys[first:last], grads)
+            first = last
+    return True
+
+
+def _apply_blocks(request: Request, tables: list[TablePart], counts: list[int]) -> bool:
+    if not all(not table.width for table in tables):
+        return False
+    first = start = 0
+    for table, count, part in zip(tables, counts, request.parts, strict=True):
+        last, stop = first + count, start + part.elements
+        keys, values = request.keys[first:last], request.values[0][start:stop]
+        table.apply(Update(request.n, request.table, keys, values))
+        first, start = last, stop
+    return True
+
+
+def _record(
+    request: Request, leading: Leading, table: TablePart, push: PushId, digest: int
+) -> PartAnswer:
+    """What is left to be done with a push when its step has been made: it happened."""
+    shard, worker = leading.shard, request.worker
+    shard.come_to(leading.pass_over())
+    shard.jobs[worker.job].ledger.record_push(worker.rank, push, digest)
+    return _new(PartAnswer, (shard.number, Status.OK, shard.position, push.n, 0, 0, b""))

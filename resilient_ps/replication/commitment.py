@@ -1,0 +1,187 @@
+"""A primary's writes: appended, sent to the followers, committed when all who must hold them do.
+
+An entry is committed once every member that the in-sync set may have holds it: the set that etcd is
+known to hold, and while a change of ours is under way the other one too. Committed entries are
+applied and answered in the order of the log. While nothing is pending, the primary asks the state
+first what a write would do (`ShardState.prepare`); what that gives still holds when the entry is
+the next to be applied, because nothing but the log changes the state.
+
+Invariants: `opened <= commit` whenever anything has been committed here; `applied <= commit`;
+nothing is answered before it is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from resilient_ps.coordinator.records import Member
+from resilient_ps.ids import Position
+from resilient_ps.messages import Command, Entry, Kind, PartAnswer, Status
+from resilient_ps.replication.claims import Claim, Known
+from resilient_ps.replication.home import Home, Out
+from resilient_ps.replication.imagers import with_imager
+from resilient_ps.replication.log import Log
+from resilient_ps.replication.streams import Streams
+from resilient_ps.shard import Change, Reply, Shard, moves_clocks
+from resilient_ps.waiting import Origin
+
+PARKED_MAX = 10_000  # writes that wait for the end of a hand-over
+
+
+class Commitment(Streams):
+    """See the module."""
+
+    def __init__(self, shard: Shard, log: Log, home: Home, known: Known) -> None:
+        super().__init__(shard, log, home, known)
+        self.claim: Claim | None = None
+        self.heir: Member | None = None
+        self.lack = ""  # why nothing can be committed at the moment
+        self._members: frozenset[Member] = frozenset()
+        self._members_of: object = None  # what `_members` was made of
+        self._origins: dict[int, Origin] = {}
+        self._early: dict[int, PartAnswer] = {}  # see `_apply_early`
+        self._parked: list[Origin] = []  # writes that are to go to the heir
+        self._prepared: tuple[int, Change | None] = (0, None)  # the lsn that it is of
+
+    # -- writes
+
+    def write(self, command: Command, origin: Origin, now_ns: int) -> list[Out]:
+        """Answer at once what needs no entry, else append it."""
+        if self.heir is not None:
+            return self._park(origin)
+        if self.lack or len(self.known.record.in_sync) < self.home.min_in_sync:
+            return [Reply(origin, self._not_now(self.lack or "too few servers hold it"))]
+        if command.kind is Kind.CUT:
+            command = with_imager(command, self.known.record.in_sync, self.home, self.number)
+        if not len(self.log):
+            prepared = self.shard.prepare(command)
+            if isinstance(prepared, PartAnswer):
+                return [Reply(origin, prepared)]
+            if not self.followers:  # alone: nothing to wait for, and no second look
+                at = Position(self.epoch, self.log.last + 1)
+                self.log.append(Entry(at, command))
+                self.log.take()
+                self.commit = at.lsn
+                return self._after(
+                    [command.kind], [Reply(origin, self.shard.commit(prepared, at))], now_ns
+                )
+            self._prepared = self.log.last + 1, prepared
+        elif self.log.nbytes > self.home.pending_bytes_max:
+            return [Reply(origin, self._not_now("too much waits for the backups"))]
+        elif not self.home.guards.repeat_after_commit and self._pends(command):
+            return [
+                Reply(origin, PartAnswer(self.number, Status.OK, self.shard.position, command.n))
+            ]
+        return self._append(command, origin, now_ns)
+
+    @property
+    def commits_alone(self) -> bool:
+        """Would a write be committed as soon as it is made, with nothing before it?"""
+        if self.followers or self.heir is not None or self.lack or len(self.log):
+            return False
+        return self.serving and len(self.known.record.in_sync) >= self.home.min_in_sync
+
+    def pass_over(self) -> int:
+        """Such a write has been made without an entry: the lsn that it would have had."""
+        self.commit = self.log.pass_over(self.epoch)
+        return self.commit
+
+    def _append(self, command: Command, origin: Origin | None, now_ns: int) -> list[Out]:
+        lsn = self.log.last + 1
+        self.log.append(Entry(Position(self.epoch, lsn), command))
+        if origin is not None:
+            self._origins[lsn] = origin
+        outs: list[Out] = []
+        for follower in self.followers.values():
+            outs += self._send(follower, now_ns)
+        if not self.home.guards.apply_after_commit:
+            self._apply_early()
+        return outs + self.advance(now_ns)
+
+    def _apply_early(self) -> None:
+        """With that rule switched off: what is not committed can be read."""
+        while self.serving and len(self.log):
+            entry = self.log.take()
+            self._early[entry.at.lsn] = self.shard.apply(entry)
+
+    def _pends(self, command: Command) -> bool:
+        """Is the same push under way already?"""
+        same = (command.worker, command.clock, command.n)
+        return any(
+            (e.command.worker, e.command.clock, e.command.n) == same for e in self.log.pending()
+        )
+
+    def _park(self, origin: Origin) -> list[Out]:
+        """Sent to the heir when it leads: that is quicker than to be turned away till then."""
+        if len(self._parked) < PARKED_MAX:
+            self._parked.append(origin)
+            return []
+        return [Reply(origin, self._not_now("the shard is being handed over"))]
+
+    def _unpark(self) -> list[Out]:
+        """There is no heir any more: come again."""
+        if self.heir is not None:
+            return []
+        parked, self._parked = self._parked, []
+        return [Reply(origin, self._not_now("it was not handed over")) for origin in parked]
+
+    def _not_now(self, why: str) -> PartAnswer:
+        return PartAnswer(self.number, Status.BUSY, self.shard.position, text=why.encode())
+
+    # -- commitment
+
+    def members(self) -> frozenset[Member]:
+        """All others that are in sync, or may be."""
+        made_of = (self.known.record.in_sync, self.claim)
+        if self._members_of != made_of:
+            self._members_of = made_of
+            members = set(self.known.record.in_sync)
+            if self.claim is not None and self.home.guards.count_before_growth:
+                members |= set(self.claim.record.in_sync)
+            self._members = frozenset(members - {self.home.me})
+        return self._members
+
+    def held_by_all(self) -> int:
+        """The last entry that all hold who must, besides us, before it is committed."""
+        lsn = self.log.last
+        for member in self.members():
+            follower = self.followers.get(member)
+            lsn = min(lsn, -1 if follower is None else follower.match)
+        for follower in self.followers.values():
+            if follower.joining:
+                lsn = min(lsn, follower.match)
+        return lsn
+
+    def advance(self, now_ns: int) -> list[Out]:
+        """Commit what all needed members hold; apply and answer it."""
+        commit = self.log.last
+        if commit > self.commit and self.home.guards.wait_for_backups:
+            commit = self.held_by_all()
+        if commit < self.opened or commit <= self.commit:
+            return []
+        self.commit = commit
+        if self.shard.epoch != self.epoch:
+            self.shard.serve_in(self.epoch)
+        replies: list[Reply] = []
+        kinds: list[Kind] = []
+        for lsn in sorted(self._early):
+            if lsn <= commit and lsn in self._origins:
+                replies.append(Reply(self._origins.pop(lsn), self._early.pop(lsn)))
+        while self.log.applied < commit:
+            entry = self.log.take()
+            lsn, prepared = self._prepared
+            if lsn == entry.at.lsn and prepared is not None:  # nothing has changed since
+                answer = self.shard.commit(prepared, entry.at)
+            else:
+                answer = self.shard.apply(entry)
+            kinds.append(entry.command.kind)
+            origin = self._origins.pop(entry.at.lsn, None)
+            if origin is not None:
+                replies.append(Reply(origin, answer))
+        return self._after(kinds, replies, now_ns)
+
+    def _after(self, kinds: Iterable[Kind], replies: list[Reply], now_ns: int) -> list[Out]:
+        outs: list[Out] = [*replies]
+        if self.shard.waiting and any(moves_clocks(kind) for kind in kinds):
+            outs += self.shard.release(now_ns)
+        return outs

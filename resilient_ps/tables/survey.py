@@ -1,0 +1,49 @@
+"""Which rows of a sparse shard were touched since a moment, found out in small steps."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resilient_ps.tables.sparse import Mark, SparseShard
+
+STEP_ENTRIES = 1 << 17  # about half a millisecond
+
+
+class Survey:
+    """Looks at the first `rows` rows. `touched` is a flag per row, once `done`; None: not known.
+
+    Rows that are touched while it goes on may or may not be found. When the index grows meanwhile,
+    it begins again: that happens less and less often.
+    """
+
+    def __init__(self, shard: SparseShard, mark: Mark, rows: int) -> None:
+        self._shard = shard
+        self._mark = mark
+        self._entries: object = None
+        self._at = 0
+        self.touched: NDArray[np.bool_] | None = np.zeros(rows, np.bool_)
+        self.done = False
+
+    def step(self, entries: int = STEP_ENTRIES) -> bool:
+        """Look at some more entries; true when that was the last time."""
+        if self.done:
+            return True
+        if self.touched is None or not self._shard.still_known(self._mark):
+            self.touched, self.done = None, True
+            return True
+        if self._entries is not self._shard.entries:
+            self._entries, self._at = self._shard.entries, 0
+        found = self._shard.touched(self._mark, self._at, self._at + entries)
+        if found is None:
+            self._entries, self.done = None, True
+            return True
+        self.touched[found[found < self.touched.size]] = True
+        self._at += entries
+        return False
+
+    def finish(self) -> NDArray[np.bool_] | None:
+        """All steps that are left."""
+        while not self.step():
+            pass
+        return self.touched

@@ -1,0 +1,1 @@
+"""The real object stores: S3 and compatible ones, and a directory."""

@@ -1,0 +1,197 @@
+"""The quick way of requests against the usual one: the same answers, the same state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from served_node import CLIENT, SECOND_NS, Served, ask, serving
+
+from resilient_ps.consistency import ASP, BSP, SSP, Consistency, JobSpec
+from resilient_ps.engine import native
+from resilient_ps.ids import NOWHERE, READER, Epoch, Position, WorkerId
+from resilient_ps.machine import MessageArrived, Send
+from resilient_ps.messages import Answer, Kind, Part, PartAnswer, Request, Status
+from resilient_ps.quick_requests import answer_quickly
+from resilient_ps.tables.optimisers import SGD, Adagrad, Adam, Sum
+from resilient_ps.tables.spec import DenseSpec, SparseSpec, TableSpec
+
+if native is None:
+    pytest.skip("there is no native module here", allow_module_level=True)
+
+SHARDS = (0, 1, 2, 3)
+ME, LATE = WorkerId(1, 0, 1), WorkerId(1, 0, 2)
+TABLES: dict[int, TableSpec] = {
+    1: SparseSpec("rows", 3, "float32", Adagrad(0.1)),
+    2: SparseSpec("sums", 1, "int64", Sum()),
+    3: DenseSpec("blocks", (70_000, 4), "float32", Adam(0.01)),
+    4: DenseSpec("few", (3,), "float64", SGD(0.5)),
+}
+
+
+def prepared(mode: Consistency, *, quick: bool) -> Served:
+    """A node with these tables and a job of two ranks, both fenced."""
+    served = serving()
+    served.node._requests._all_rules = quick
+    for number, spec in TABLES.items():
+        ask(served, Kind.OPEN_TABLE, *SHARDS, table=number, text=spec.to_json().encode())
+    for job in (1, 2):
+        text = JobSpec(job, f"job{job}", 2, mode).to_json().encode()
+        ask(served, Kind.OPEN_JOB, *SHARDS, worker=WorkerId(job, 0, 0), text=text)
+        for rank in range(2):
+            ask(served, Kind.FENCE, *SHARDS, worker=WorkerId(job, rank, 1))
+    return served
+
+
+def said(served: Served, request: Request) -> list[tuple[int, PartAnswer, list[Any], int]]:
+    """Per part: its answer and its values, and until when they may be sent."""
+    found = []
+    for effect in served.node.handle(MessageArrived(CLIENT, request), served.now_ns):
+        if not isinstance(effect, Send):
+            continue
+        answer = effect.message
+        assert isinstance(answer, Answer)
+        flat = np.concatenate(answer.values) if answer.values else np.empty(0)
+        start = 0
+        for part in answer.parts:
+            stop = start + part.elements
+            found.append((answer.request, part, flat[start:stop].tolist(), effect.until_ns))
+            start = stop
+        assert start == flat.size
+    return found
+
+
+def digests(served: Served) -> list[tuple[str, Position]]:
+    return [(shard.digest(), shard.position) for shard in served.node.served()]
+
+
+def both(mode: Consistency) -> tuple[Served, Served]:
+    return prepared(mode, quick=True), prepared(mode, quick=False)
+
+
+def keys_of(draw: st.DrawFn, table: int, shard: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    if table in (1, 2):
+        return np.array(draw(st.lists(st.integers(0, 9), max_size=6)), np.uint64)
+    if table == 3 and draw(st.booleans()):  # most shards have blocks of the large table
+        return np.array([[2, 3], [4], [0], [1]][shard], np.uint64)
+    return np.array(draw(st.lists(st.integers(0, 5), max_size=2)), np.uint64)
+
+
+def elements_of(table: int, keys: Any) -> int:
+    spec = TABLES[table]
+    if isinstance(spec, SparseSpec):
+        return len(keys) * spec.dim
+    from resilient_ps.tables.dense import DenseLayout
+
+    layout = DenseLayout(spec, len(SHARDS))
+    return sum(layout.block_elements(int(key)) for key in keys if key < layout.blocks)
+
+
+@st.composite
+def requests(draw: st.DrawFn, number: int) -> Request:
+    """Pushes and pulls as they should be, and a few that are wrong in one way or another."""
+    kind = draw(st.sampled_from([Kind.PUSH, Kind.PUSH, Kind.PULL, Kind.TICK]))
+    table = draw(st.sampled_from([1, 1, 2, 3, 4, 9]))
+    known = table if table in TABLES else 1
+    shards = draw(st.lists(st.sampled_from([*SHARDS, *SHARDS, 7]), min_size=1, max_size=4))
+    if draw(st.integers(0, 5)):
+        shards = list(dict.fromkeys(shards))
+    all_keys, parts, elements_sum = [], [], 0
+    n = draw(st.integers(0, 4))
+    for shard in shards:
+        keys = keys_of(draw, known, min(shard, 3))
+        count = 0 if kind is Kind.TICK else len(keys)
+        elements = elements_of(known, keys) if kind is Kind.PUSH else 0
+        seen = draw(st.sampled_from([NOWHERE, NOWHERE, NOWHERE, Position(Epoch(1, 1), 999_999)]))
+        parts.append(Part(shard, seen, draw(st.integers(0, max(0, n - 1))), count, elements))
+        all_keys.append(keys[:count])
+        elements_sum += elements
+    dtype = draw(st.sampled_from([TABLES[known].dtype] * 5 + ["float64"]))
+    values = np.arange(elements_sum).astype(dtype) % 7
+    return Request(
+        kind, number, tuple(parts), 1,
+        draw(st.sampled_from([ME, ME, ME, ME, READER, LATE, WorkerId(1, 1, 1), WorkerId(2, 0, 1)])),
+        draw(st.sampled_from([1, 1, 1, 2, 3])), n, table,
+        draw(st.sampled_from([0, SECOND_NS])), keys=np.concatenate(all_keys),
+        values=(values,) if elements_sum else (),
+    )  # fmt: skip
+
+
+@given(
+    st.sampled_from([ASP(), SSP(1), BSP()]),
+    st.integers(1, 12).flatmap(lambda n: st.tuples(*[requests(i) for i in range(n)])),
+)
+@settings(deadline=None, max_examples=150)
+def test_both_ways_say_and_do_the_same(mode: Consistency, stream: tuple[Request, ...]) -> None:
+    quick, usual = both(mode)
+    for request in stream:
+        assert said(quick, request) == said(usual, request)
+    assert digests(quick) == digests(usual)
+
+
+def push(n: int, prev: int, keys: Any, **more: Any) -> Request:
+    keys = np.asarray(keys, np.uint64)
+    parts = tuple(Part(shard, NOWHERE, prev, len(keys), 3 * len(keys)) for shard in SHARDS)
+    values = np.ones(12 * len(keys), np.float32)
+    fields = {"worker": ME, "clock": 1, "n": n, "table": 1, **more}
+    return Request(Kind.PUSH, 5, parts, 1, keys=np.tile(keys, 4), values=(values,), **fields)
+
+
+def test_pushes_that_make_tables_grow_do_so_both_ways() -> None:
+    quick, usual = both(ASP())
+    rng = np.random.default_rng(1)
+    for n in range(1, 9):
+        request = push(n, n - 1, rng.integers(0, 1 << 62, 2 + 400 * n))
+        assert said(quick, request) == said(usual, request)
+    assert digests(quick) == digests(usual)
+
+
+def test_plain_requests_really_go_the_quick_way() -> None:
+    served = prepared(ASP(), quick=True)
+    replicas = served.node.replicas
+    said(served, push(1, 0, [1, 2]))  # the first one makes the job the table's writer
+    answer = answer_quickly(push(2, 1, [1, 2]), replicas)
+    assert answer is not None
+    assert [part.status for part in answer.parts] == [Status.OK] * 4
+    assert answer_quickly(push(2, 1, [1, 2]), replicas) is None  # a repeat
+    parts = tuple(Part(shard, count=1) for shard in SHARDS)
+    pull = Request(Kind.PULL, 6, parts, 1, ME, 1, table=1, keys=np.ones(4, np.uint64))
+    assert answer_quickly(pull, replicas) is not None
+
+
+def test_a_push_is_not_made_in_part() -> None:
+    """One of its shards knows it already: the others have not changed before all are asked."""
+    served = prepared(ASP(), quick=True)
+    said(served, push(1, 0, [1, 2]))
+    first = push(2, 1, [1, 2])
+    first.parts = (first.parts[3],)
+    first.keys, first.values = first.keys[:2], (first.values[0][:6],)
+    said(served, first)
+    before = digests(served)
+    assert answer_quickly(push(2, 1, [1, 2]), served.node.replicas) is None
+    assert digests(served) == before
+    assert [part.status for _, part, *_ in said(served, push(2, 1, [1, 2]))] == [Status.OK] * 4
+    assert [position.lsn for _, position in digests(served)] == [
+        position.lsn + (shard != 3) for shard, (_, position) in enumerate(before)
+    ]
+
+
+def test_a_primary_with_followers_takes_the_usual_way() -> None:
+    served = prepared(ASP(), quick=True)
+    said(served, push(1, 0, [1, 2]))
+    leading = served.node.replicas[2].leading
+    assert leading is not None
+    assert leading.commits_alone
+    leading.followers[served.node.home.me] = None  # type: ignore[assignment]
+    assert not leading.commits_alone
+    assert answer_quickly(push(2, 1, [1, 2]), served.node.replicas) is None
+
+
+def test_nothing_is_answered_quickly_without_a_valid_lease() -> None:
+    served = prepared(ASP(), quick=True)
+    said(served, push(1, 0, [1, 2]))
+    served.now_ns += 100 * SECOND_NS
+    assert {part.status for _, part, *_ in said(served, push(2, 1, [1, 2]))} == {Status.NOT_OWNER}
