@@ -7,12 +7,12 @@ the fault and the remedy; nothing is guessed, and sizes are checked before parsi
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, Never, cast
 
 from resilient_ps.errors import BadInput
+from resilient_ps.strict_json import loads_strictly, short
 
 MAX_RECORD_BYTES = 64 * 1024
 MAX_DEPTH = 16  # of nested JSON; checked before the parser recurses
@@ -46,26 +46,26 @@ class Fields:
 
     def end(self) -> None:
         if self._left:
-            self.fail(f"unknown field {_short(min(self._left))}")
+            self.fail(f"unknown field {short(min(self._left))}")
 
     def integer(self, name: str, least: int, most: int) -> int:
         value = self._take(name)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            self.fail(f"{name} is {_short(value)}, not a whole number from {least} to {most}")
+            self.fail(f"{name} is {short(value)}, not a whole number from {least} to {most}")
         return value
 
     def flag(self, name: str) -> bool:
         value = self._take(name)
         if not isinstance(value, bool):
-            self.fail(f"{name} is {_short(value)}, not true or false")
+            self.fail(f"{name} is {short(value)}, not true or false")
         return value
 
     def number(self, name: str, least: float, most: float) -> float:
         value = self._take(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.fail(f"{name} is {_short(value)}, not a number")
+            self.fail(f"{name} is {short(value)}, not a number")
         if not least <= value <= most:
-            self.fail(f"{name} is {_short(value)}, not a number from {least:g} to {most:g}")
+            self.fail(f"{name} is {short(value)}, not a number from {least:g} to {most:g}")
         return float(value)
 
     def optional_number(self, name: str, least: float, most: float) -> float | None:
@@ -81,7 +81,7 @@ class Fields:
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         value = self.text(name)
         if value not in choices:
-            self.fail(f"{name} is {_short(value)}, not one of {', '.join(choices)}")
+            self.fail(f"{name} is {short(value)}, not one of {', '.join(choices)}")
         return value
 
     def names(self, name: str) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class Fields:
         values = self._list(name)
         names = tuple(self._text(name, value, 1, MAX_TEXT_CHARS) for value in values)
         if len(set(names)) != len(names):
-            self.fail(f"{name} names something twice: {_short(values)}")
+            self.fail(f"{name} names something twice: {short(values)}")
         return names
 
     def members(self, name: str) -> tuple[tuple[str, int], ...]:
@@ -97,12 +97,12 @@ class Fields:
         members: list[tuple[str, int]] = []
         for value in self._list(name):
             if not isinstance(value, list) or len(value) != 2 or type(value[1]) is not int:
-                self.fail(f"{name} is {_short(value)}, not pairs of a server and a process")
+                self.fail(f"{name} is {short(value)}, not pairs of a server and a process")
             if not 1 <= value[1] <= UINT64_MAX:
-                self.fail(f"{name} names process {_short(value[1])}")
+                self.fail(f"{name} names process {short(value[1])}")
             members.append((self._text(name, value[0], 1, MAX_TEXT_CHARS), value[1]))
         if len({server for server, _ in members}) != len(members):
-            self.fail(f"{name} names a server twice: {_short(members)}")
+            self.fail(f"{name} names a server twice: {short(members)}")
         return tuple(members)
 
     def weighted(self, name: str, least: float, most: float) -> tuple[tuple[str, float, str], ...]:
@@ -110,29 +110,27 @@ class Fields:
         rows: list[tuple[str, float, str]] = []
         for value in self._list(name):
             if not isinstance(value, list) or len(value) != 3 or type(value[1]) not in (int, float):
-                self.fail(
-                    f"{name} is {_short(value)}, not triples of a server, a weight and a zone"
-                )
+                self.fail(f"{name} is {short(value)}, not triples of a server, a weight and a zone")
             server, weight, zone = value
             if not least <= weight <= most:
-                self.fail(f"{name} has weight {_short(weight)}, not {least:g} to {most:g}")
+                self.fail(f"{name} has weight {short(weight)}, not {least:g} to {most:g}")
             server = self._text(name, server, 1, MAX_TEXT_CHARS)
             rows.append((server, float(weight), self._text(name, zone, 0, MAX_TEXT_CHARS)))
         if len({server for server, _, _ in rows}) != len(rows):
-            self.fail(f"{name} names a server twice: {_short(rows)}")
+            self.fail(f"{name} names a server twice: {short(rows)}")
         return tuple(rows)
 
     def pair(self, name: str) -> tuple[int, int]:
         """Two whole numbers of 0 to 2^63 - 1."""
         values = self._list(name)
         if len(values) != 2 or not all(type(v) is int and 0 <= v <= INT64_MAX for v in values):
-            self.fail(f"{name} is {_short(values)}, not two whole numbers")
+            self.fail(f"{name} is {short(values)}, not two whole numbers")
         return values[0], values[1]
 
     def object(self, name: str) -> JsonObject:
         value = self._take(name)
         if not isinstance(value, dict):
-            self.fail(f"{name} is {_short(value)}, not an object")
+            self.fail(f"{name} is {short(value)}, not an object")
         return value
 
     def optional_object(self, name: str) -> JsonObject:
@@ -147,14 +145,14 @@ class Fields:
         for key, clock in value.items():
             self._text(name, key, 1, MAX_TEXT_CHARS)
             if type(clock) is not int or not 0 <= clock <= INT64_MAX:
-                self.fail(f"{name} says {_short(clock)} for {_short(key)}, which is no clock")
+                self.fail(f"{name} says {short(clock)} for {short(key)}, which is no clock")
         return value
 
     def digest(self, name: str) -> str:
         """A sha256 in lower-case hexadecimal."""
         value = self.text(name, least=64, most=64)
         if not set(value) <= set("0123456789abcdef"):
-            self.fail(f"{name} is {_short(value)}, not a sha256 in lower-case hexadecimal")
+            self.fail(f"{name} is {short(value)}, not a sha256 in lower-case hexadecimal")
         return value
 
     def _take(self, name: str) -> Any:
@@ -165,14 +163,14 @@ class Fields:
     def _list(self, name: str) -> list[Any]:
         value = self._take(name)
         if not isinstance(value, list) or len(value) > MAX_ITEMS:
-            self.fail(f"{name} is {_short(value)}, not a list of at most {MAX_ITEMS}")
+            self.fail(f"{name} is {short(value)}, not a list of at most {MAX_ITEMS}")
         return value
 
     def _text(self, name: str, value: Any, least: int, most: int) -> str:
         if not isinstance(value, str) or not least <= len(value) <= most:
-            self.fail(f"{name} is {_short(value)}, not a text of {least} to {most} characters")
+            self.fail(f"{name} is {short(value)}, not a text of {least} to {most} characters")
         if _SURROGATE.search(value):
-            self.fail(f"{name} is {_short(value)}, which is not Unicode text")
+            self.fail(f"{name} is {short(value)}, which is not Unicode text")
         return value
 
     def _parse(self, raw: bytes) -> JsonObject:
@@ -182,15 +180,13 @@ class Fields:
             text = raw.decode()
             if _depth(text) > MAX_DEPTH:
                 self.fail(f"it is nested deeper than {MAX_DEPTH}")
-            value = json.loads(
-                text, object_pairs_hook=_without_repeats, parse_constant=_no_constant
-            )
+            value = loads_strictly(text)
         except BadInput:
             raise
         except (ValueError, RecursionError) as error:
-            self.fail(f"{error} in {_short(raw)}")
+            self.fail(f"{error} in {short(raw)}")
         if not isinstance(value, dict):
-            self.fail(f"it is {_short(value)}, not an object")
+            self.fail(f"it is {short(value)}, not an object")
         return value
 
 
@@ -210,22 +206,3 @@ def _depth(text: str) -> int:
         depth += 1 if bracket in "[{" else -1
         deepest = max(deepest, depth)
     return deepest
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> JsonObject:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("a field is given twice")
-    if any(isinstance(value, float) and not math.isfinite(value) for value in fields.values()):
-        raise ValueError("a number is too large")
-    return fields
-
-
-def _no_constant(name: str) -> Never:
-    raise ValueError(f"{name} is no number")
-
-
-def _short(value: object) -> str:
-    """The beginning of a value: messages stay readable whatever somebody wrote to etcd."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -8,13 +8,13 @@ before parsing. A document says of what format and version it is, before anythin
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Never, TypeAlias, TypeVar
 
 from resilient_ps.errors import BadInput
 from resilient_ps.storage.blobs import Bytes
+from resilient_ps.strict_json import loads_strictly, short
 
 MAX_TEXT_CHARS = 1024
 INT64_MAX = 2**63 - 1
@@ -157,7 +157,7 @@ class Fields:
         return result
 
     def _refuse(self, field: str, value: object, expected: str) -> Never:
-        self.fail(f"{self._at(field)} is {_short(value)}, not {expected}")
+        self.fail(f"{self._at(field)} is {short(value)}, not {expected}")
 
     def _take(self, field: str) -> Any:
         if field not in self._left:
@@ -178,9 +178,7 @@ def parse(raw: Bytes, name: str, kind: str, version: int, bytes_max: int) -> Fie
     if len(raw) > bytes_max:
         nothing.fail(f"it has {len(raw)} bytes, at most {bytes_max} can be")
     try:
-        value = json.loads(
-            bytes(raw).decode(), object_pairs_hook=_without_repeats, parse_constant=_no_constant
-        )
+        value = loads_strictly(bytes(raw).decode())
     except (ValueError, RecursionError) as error:
         nothing.fail(f"it is no JSON: {error}"[:300])
     if not isinstance(value, dict) or value.get("format") != kind:
@@ -233,22 +231,3 @@ def _lines(begin: str, lines: list[str], end: str) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, allow_nan=False)
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> JsonObject:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("a field is given twice")
-    if any(isinstance(value, float) and not math.isfinite(value) for value in fields.values()):
-        raise ValueError("a number is too large")
-    return fields
-
-
-def _no_constant(name: str) -> Never:
-    raise ValueError(f"{name} is no number")
-
-
-def _short(value: object) -> str:
-    """The beginning of a value: messages stay readable whatever stands in an object."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -174,8 +174,8 @@ def server(
     with ExitStack() as stack:
         stack.callback(listening.close)
         stack.callback(kv.close)
+        store = _open_store(standby, stack)  # a wrong URL is told before etcd is asked
         found = kv.read(ClusterKeys(cluster).config, deadline_s=ETCD_DEADLINE_S)
-        store = _open_store(standby, stack)
         if store is not None:
             check_store(standby.store, cluster, log, is_new=not found.items)
         _load_kernels(log)

@@ -95,6 +95,10 @@ def test_the_version_is_printed(shell: Shell) -> None:
         (("server", "--listen", "127.0.0.1:0", "--cluster", "a/b"), "'a/b' cannot name a cluster"),
         (("server", "--listen", "127.0.0.1:0", "--weight", "-1"), "weight"),
         (("server", "--replicas", "17"), "'--replicas'"),
+        (  # told though no etcd answers
+            ("server", "--listen", "127.0.0.1:0", "--store", "ftp://x", *NO_ETCD),
+            "store 'ftp://x': use s3://bucket/prefix",
+        ),
         (
             ("server", "--replicas", "2", "--min-in-sync", "3"),
             "--min-in-sync 3 with --replicas 2: use 1 to 2",
