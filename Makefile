@@ -5,6 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, each of which would compile us
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,11 +14,11 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help env etcd lint mypy test soak demo bench clean
+.PHONY: help env etcd lint mypy test soak demo bench chaos clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
-	@echo '  ARGS="..." goes to demo and bench, PYTEST_ARGS="..." to test and soak'
+	@echo '  ARGS="..." goes to demo, bench and chaos, PYTEST_ARGS="..." to test and soak'
 
 env: $(STAMP) ## create .venv with everything for tests and demo
 
@@ -47,6 +48,10 @@ demo: $(STAMP) etcd ## train on real data: 3 servers, 4 workers
 
 bench: $(STAMP) ## measure this machine: push and pull beside the raw limit
 	$(BIN)/resilient-ps bench $(ARGS)
+
+chaos: $(STAMP) etcd ## hurt real processes for 5 minutes, and judge; a report in build/chaos.html
+	@mkdir -p build
+	$(BIN)/resilient-ps chaos run --duration 5m --report build/chaos.html $(ARGS)
 
 clean: ## remove the environment, caches and build products
 	rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov

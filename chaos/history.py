@@ -177,3 +177,12 @@ def _join(records: list[Record]) -> list[Operation]:
                 else Operation(record, end.outcome, end.values, end.at_ns)
             )
     return found
+
+
+def process_name(rank: int, incarnation: int, cluster: int = 1) -> str:
+    """The name of a rank's process in a history; `cluster`: the cluster's incarnation.
+
+    When the cluster goes on under another incarnation, so does the process under another name:
+    numbers of ranks' processes may then begin anew.
+    """
+    return f"{rank}.{incarnation}" if cluster == 1 else f"{rank}.{incarnation}@{cluster}"

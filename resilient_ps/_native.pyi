@@ -99,6 +99,9 @@ def push_parts(
     of them lacks to go on (0: it is done); None: something does not fit, and nothing has changed.
     """
 
+def keep_parts(
+    keys: NDArray[np.uint64], counts: list[int], parts: list[tuple[Any, ...]], /
+) -> bool | None: ...
 def pull_parts(
     keys: NDArray[np.uint64], out: NDArray[Any], counts: list[int], tables: list[tuple[Any, ...]], /
 ) -> bool | None:

@@ -17,7 +17,7 @@ Invariants: writes to one shard leave in the order of their calls; `seen` never 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -25,7 +25,7 @@ import numpy as np
 
 from resilient_ps.coordinator.kv import KvCall, Read
 from resilient_ps.ids import NOWHERE, READER, Position, WorkerId
-from resilient_ps.machine import Effect, Send, SetTimer
+from resilient_ps.machine import Drop, Effect, Send, SetTimer
 from resilient_ps.messages import NO_KEYS, Answer, Keys, Kind, Part, PartAnswer, Request, Status
 from resilient_ps.messages import Values as ValueArray
 from resilient_ps.routing import Routing
@@ -89,6 +89,7 @@ class Call:
     keys: Keys = field(default_factory=lambda: NO_KEYS)  # of all shards, in the order of `shards`
     pieces: Mapping[int, Piece] = field(default_factory=dict)
     out: memoryview = _NOWHERE  # PULL: where the values are to be received, as bytes
+    receiving: dict[int, str] = field(default_factory=dict)  # by shard: whose answer fills `out`
     pending: set[int] = field(default_factory=set)
     answers: dict[int, PartAnswer] = field(default_factory=dict)
     reason: dict[int, str] = field(default_factory=dict)  # why a shard has not answered yet
@@ -115,6 +116,10 @@ class Folded(Protocol):
     number: int
     op: int
     over: bool
+    begun_ns: int
+
+    def request(self) -> Request:
+        """What is asked for."""
 
     def take(
         self, scratch: memoryview, lo: int, hi: int, meta_limit: int, payload_limit: int
@@ -141,6 +146,7 @@ class Calls:
         self._timer_set = False  # to send again
         self._watching = False  # the timer is set, if only to look after calls that wait for long
         self._reading_routing = False
+        self._strays: set[str] = set()  # peers whose answers would still be received into `out`
 
     @property
     def open(self) -> dict[int, Call]:
@@ -198,18 +204,31 @@ class Calls:
         self._pause_ns = RESEND_FIRST_NS
 
     def abandon(self, number: int) -> None:
-        """Wait for this call no more; what it did remains unknown."""
-        self.open.pop(number, None)
+        """Wait for this call no more; what it did remains unknown. `strays` follow."""
+        call = self.open.pop(number, None)
+        if call is not None:
+            self._strays.update(call.receiving.values())
 
-    def on_answer(self, answer: Answer, now_ns: int) -> tuple[Call | None, list[Effect]]:
-        """Take an answer in: the call if this completed it, and what is to be done."""
+    def strays(self) -> list[Drop]:
+        """Connections to end: what they bring has been overtaken, and would be received into
+        arrays that belong to the caller again."""
+        peers, self._strays = sorted(self._strays), set()
+        return [Drop(peer, "its answer has been overtaken") for peer in peers]
+
+    def on_answer(
+        self, answer: Answer, now_ns: int, peer: str = ""
+    ) -> tuple[Call | None, list[Effect]]:
+        """Take an answer of `peer` in: the call if this completed it, and what is to be done."""
         call = self.open.get(answer.request)
         if call is None:
             return None, []
         effects: list[Effect] = []
         moved: list[int] = []
+        values = None if answer.placed or not call.out.nbytes else _by_shard(call, answer)
         for part in answer.parts:
             shard = part.shard
+            if call.receiving.get(shard) == peer:
+                del call.receiving[shard]
             if shard not in call.pending:
                 continue
             if part.status in _AGAIN:
@@ -229,10 +248,16 @@ class Calls:
             if away or part.at < self.seen[shard]:  # from a replica that has fallen behind
                 effects += self._later(shard, now_ns)
                 continue
+            if values is not None and shard in values:
+                piece = call.pieces[shard]
+                call.out[piece.start : piece.stop] = values[shard]
+            if shard in call.receiving:
+                self._strays.add(call.receiving.pop(shard))
             self.seen[shard] = part.at
             call.answers[shard] = part
             call.pending.discard(shard)
             self._pause_ns = RESEND_FIRST_NS
+        effects += self.strays()
         for shard in moved:
             if shard not in self._again:
                 effects += self._send_again({shard}, now_ns)
@@ -244,6 +269,8 @@ class Calls:
     def on_peer_lost(self, peer: str, now_ns: int) -> list[Effect]:
         """Everything that is open on this server's shards is to be sent again."""
         waiting = {shard for call in self.open.values() for shard in call.pending}
+        for call in self.open.values():
+            call.receiving = {s: source for s, source in call.receiving.items() if source != peer}
         effects: list[Effect] = []
         for shard in sorted(waiting):
             if self.routing.peer(shard) == peer:
@@ -311,24 +338,34 @@ class Calls:
                     effects.append(Send(peer, self._request(call, [shard])))
         return effects
 
-    def places(self, number: int, parts: Iterable[PartAnswer]) -> list[memoryview] | None:
-        """Where the values of an answer are to be received; None where nobody waits for them."""
+    def places(
+        self, number: int, parts: Sequence[PartAnswer], peer: str = ""
+    ) -> list[memoryview] | None:
+        """Where the values of an answer of `peer` are to be received.
+
+        None: in an array of their own. `on_answer` takes from there what is waited for.
+        """
         call = self.open.get(number)
         if call is None:
             return None
         views: list[memoryview] = []
         start = stop = 0
         for part in parts:
+            shard = part.shard
             if part.status is not Status.OK:
                 continue
-            if part.shard not in call.pending or part.at < self.seen[part.shard]:
+            if shard not in call.pending or part.at < self.seen[shard]:
                 return None
-            piece = call.pieces.get(part.shard, _NOTHING)
+            if call.receiving.get(shard, peer) != peer:
+                return None
+            piece = call.pieces.get(shard, _NOTHING)
             if piece.start != stop:  # else it continues where the last one ends
                 views.append(call.out[start:stop])
                 start = piece.start
             stop = piece.stop
         views.append(call.out[start:stop])
+        if peer:  # else the values come with the answer, all at once
+            call.receiving.update((p.shard, peer) for p in parts if p.status is Status.OK)
         return views
 
     def waits_for(self, call: Call) -> str:
@@ -381,6 +418,21 @@ class Calls:
             keys,
             tuple(values),
         )
+
+
+def _by_shard(call: Call, answer: Answer) -> dict[int, memoryview]:
+    """The values of a pull's answer that were received in an array of their own, as bytes."""
+    found: dict[int, memoryview] = {}
+    data = memoryview(b"".join([values.data.cast("B") for values in answer.values]))
+    at = 0
+    for part in answer.parts:
+        if part.status is Status.OK:
+            piece = call.pieces.get(part.shard, _NOTHING)
+            end = at + piece.stop - piece.start
+            if end > len(data):
+                return {}
+            found[part.shard], at = data[at:end], end
+    return found
 
 
 def _keys_of(call: Call, pieces: Sequence[Piece]) -> Keys:

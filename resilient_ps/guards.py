@@ -1,12 +1,17 @@
 """Switches that take a safety rule out of a node, for negative controls.
 
 A checker that never fails proves nothing: tests build nodes without one rule and demand that the
-checker convicts them. No command and no setting of the product switches a rule off.
+checker convicts them. `resilient-ps chaos run --unsafe-disable` does so with real processes, whose
+hidden option of this name takes what is in `UNSAFE`. It is refused unless the environment allows
+it, and such a server says again and again that it is not to be trusted (see `unsafe`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from resilient_ps.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,7 @@ class Guards:
     takeover_redo: bool = True  # BSP: a takeover forgets what its predecessor pushed
     barrier: bool = True  # BSP: pushes are held back until all ranks have ticked
     epoch_check: bool = True  # what comes from an earlier epoch is refused
+    backups_fence: bool = True  # nor are its entries taken for held, unseen
     replicated_ledger: bool = True  # backups keep what recognises repeats
     wait_for_backups: bool = True  # an entry is committed when all in-sync members hold it
     repeat_after_commit: bool = True  # a repeat is answered when the original has committed
@@ -35,3 +41,24 @@ class Guards:
 
 
 ALL_GUARDS = Guards()
+
+ALLOWED_BY = "RESILIENT_PS_ALLOW_UNSAFE"
+"""The environment variable that has to be 1."""
+
+UNSAFE: dict[str, tuple[str, ...]] = {
+    "fencing": ("backups_fence", "lease_check"),
+    "dedup": ("deduplication",),
+    "sync-ack": ("wait_for_backups",),
+    "commit-gate": ("apply_after_commit",),
+}
+"""What can be switched off on real processes: by name, the rules that are off then."""
+
+
+def without(names: Iterable[str]) -> Guards:
+    """All rules but these (names in `UNSAFE`). Raises `BadInput` for another name."""
+    off: dict[str, bool] = {}
+    for name in names:
+        if name not in UNSAFE:
+            raise BadInput(f"--unsafe-disable: there is no {name!r}; use {', '.join(UNSAFE)}")
+        off.update(dict.fromkeys(UNSAFE[name], False))
+    return replace(ALL_GUARDS, **off) if off else ALL_GUARDS

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
-from resilient_ps import replicas, requests
+from resilient_ps import digests, replicas, requests, unsafe
 from resilient_ps.checkpoints import clocks, farewell, imaging, loading
 from resilient_ps.checkpoints.conductor import Conductor
 from resilient_ps.checkpoints.farewell import Farewell
@@ -230,7 +230,8 @@ class Node:
             case BlobAnswered() | BlobFailed():
                 return self.recovery.on_blob(event, now_ns)
             case Started():
-                return [*self.membership.start(now_ns), self._read_all()]
+                warned = unsafe.warnings(self.settings.unsafe, now_ns)
+                return [*warned, *self.membership.start(now_ns), self._read_all()]
             case StopAsked():
                 return self._on_stop(now_ns)
 
@@ -281,6 +282,8 @@ class Node:
             return self._on_farewell(now_ns)
         if name == READ_TIMER:
             return [self._read_all()]
+        if name == unsafe.TIMER:
+            return unsafe.warnings(self.settings.unsafe, now_ns)
         return self.controller.handle(event, now_ns)
 
     def _look(self, changed: Collection[bytes], now_ns: int) -> list[Effect]:
@@ -386,6 +389,8 @@ class Node:
             return [Send(peer, Told(ask.request, told))]
         if ask.what.startswith(clocks.QUESTION):
             return [Send(peer, Told(ask.request, json.dumps(clocks.clocks_told(self.served()))))]
+        if ask.what == digests.QUESTION:
+            return [Send(peer, Told(ask.request, json.dumps(digests.digests_told(self.replicas))))]
         if ask.what.startswith("{"):
             return self.controller.on_ask(peer, ask, now_ns)
         return [Send(peer, Told(ask.request, json.dumps(self.status(now_ns))))]
@@ -402,6 +407,7 @@ class Node:
             "connections": len(self._peers.greeted),
             "stopping": self.home.stopping,
             "loading": self.loading.status(),
+            "copied_bytes": self.home.copied_bytes,
             **holdings(self.served()),
             "shards": [self.replicas[number].status() for number in sorted(self.replicas)],
         }

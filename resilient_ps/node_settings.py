@@ -16,7 +16,8 @@ class NodeSettings:
     """What a server is told when it starts. `record.lease` is filled in later.
 
     `checkpoints`: None where there is no object store. `restore`: what a new cluster begins with.
-    `loss_grace_s`: as in `CheckpointSettings`, where there is no store.
+    `loss_grace_s`: as in `CheckpointSettings`, where there is no store. `guards`: without some of
+    them on purpose; the server then says all the time what is `unsafe` (names in `guards.UNSAFE`).
     """
 
     cluster: str
@@ -27,6 +28,7 @@ class NodeSettings:
     checkpoints: CheckpointSettings | None = None
     restore: RestoreWish = field(default_factory=RestoreWish)
     loss_grace_s: float = 30.0
+    unsafe: tuple[str, ...] = ()
 
     @property
     def loss_ns(self) -> int:

@@ -88,7 +88,7 @@ class QuickCall:
 
     def unfold(self) -> Call:
         """The call as it would have been."""
-        request = self._request()
+        request = self.request()
         call = Call(
             self.number,
             request.kind,
@@ -109,7 +109,8 @@ class QuickCall:
         call.pieces = _pieces(request, row_bytes)
         return call
 
-    def _request(self) -> Request:
+    def request(self) -> Request:
+        """What its bytes say."""
         size = self.frame.nbytes
         taken = quick_frames.take(self.frame, 0, size, size, size, place_nowhere)
         assert taken is not None, "these are the bytes of a request"

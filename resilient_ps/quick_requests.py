@@ -14,7 +14,7 @@ way.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import xxhash
@@ -27,7 +27,8 @@ from resilient_ps.ledger import ACCEPT
 from resilient_ps.messages import Answer, Kind, PartAnswer, Request, Status, Values
 from resilient_ps.replication.leading import Leading
 from resilient_ps.replication.replica import Replica
-from resilient_ps.table_part import TablePart
+from resilient_ps.table_part import Overlay, TablePart
+from resilient_ps.tables.sparse_overlay import SparseOverlay
 
 ByNumber: TypeAlias = Mapping[int, Replica]
 
@@ -165,9 +166,15 @@ def _apply(request: Request, tables: list[TablePart], counts: list[int]) -> bool
     keys, values = request.keys, request.values[0]
     if not tables[0].width:
         return _apply_blocks(request, tables, counts)
+    overlays = [table.overlay for table in tables]
+    if any(overlays) and not _keep(request, overlays, counts):
+        return False
     lacks = native.push_parts(keys, values, counts, [t.rows_held.push_arrays for t in tables])
     if lacks is None:
         return False
+    for overlay in overlays:
+        if isinstance(overlay, SparseOverlay):
+            overlay.note_kept()
     if any(lacks):
         first = 0
         for table, count, lack in zip(tables, counts, lacks, strict=True):
@@ -177,6 +184,19 @@ def _apply(request: Request, tables: list[TablePart], counts: list[int]) -> bool
                 table.rows_held.go_on(lack, keys[first:last], grads)
             first = last
     return True
+
+
+def _keep(request: Request, overlays: list[Overlay | None], counts: list[int]) -> bool:
+    """Let images keep the rows that are about to change. It does no harm if they do not change."""
+    kept: list[tuple[Any, ...]] = []
+    theirs: list[int] = []
+    first = 0
+    for overlay, count in zip(overlays, counts, strict=True):
+        if isinstance(overlay, SparseOverlay):
+            kept.append(overlay.keep_arrays(first))
+            theirs.append(count)
+        first += count
+    return bool(native.keep_parts(request.keys, theirs, kept))
 
 
 def _apply_blocks(request: Request, tables: list[TablePart], counts: list[int]) -> bool:

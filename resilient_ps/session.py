@@ -22,6 +22,7 @@ Invariants: at most one tick is under way; while it is, no push is; `clock` is t
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from numpy.typing import NDArray
@@ -63,14 +64,16 @@ _new = tuple.__new__  # several times faster than a named tuple's own constructo
 class Session:
     """One client's (or worker's) protocol machine."""
 
-    def __init__(self, cluster: str, routing: Routing) -> None:
+    def __init__(
+        self, cluster: str, routing: Routing, new_calls: Callable[[Routing, bytes], Calls] = Calls
+    ) -> None:
         self.worker: WorkerId = READER
         self.job: JobSpec | None = None
         self.clock = 0
         self.cursor = b""
         self.broken: ResilientPsError | None = None
         self._keys = ClusterKeys(cluster)
-        self.calls = Calls(routing, self._keys.prefix)
+        self.calls = new_calls(routing, self._keys.prefix)
         self._n = 0
         self._last: dict[int, int] = {}  # by shard: the last push sent there in this clock
         self._queue: deque[Call] = deque()  # writes that may not leave yet
@@ -217,7 +220,7 @@ class Session:
     def abandon(self, op: int, now_ns: int) -> list[SessionEffect]:
         """The caller waits for this operation no longer. Resolves to `DeadlineExceeded`."""
         error = self._forget(op)
-        return [Resolved(op, error=error), *self._pump(now_ns)]
+        return [*self.calls.strays(), Resolved(op, error=error), *self._pump(now_ns)]
 
     def _forget(self, op: int) -> ResilientPsError:
         if self._aftermath is not None:
@@ -252,8 +255,8 @@ class Session:
         if self._aftermath is not None:
             return self._look_at_aftermath(self._aftermath, event, now_ns)
         match event:
-            case MessageArrived(_, Answer() as answer):
-                return self._on_answer(answer, now_ns)
+            case MessageArrived(peer, Answer() as answer):
+                return self._on_answer(answer, now_ns, peer)
             case MessageArrived(_, Refuse(why)):
                 return self._break(FixTheCall(f"a server refuses this client: {why}"))
             case PeerLost(peer):
@@ -275,8 +278,8 @@ class Session:
             return self._stop()
         return [*drops(before, self.calls.routing), *effects]
 
-    def _on_answer(self, answer: Answer, now_ns: int) -> list[SessionEffect]:
-        call, effects = self.calls.on_answer(answer, now_ns)
+    def _on_answer(self, answer: Answer, now_ns: int, peer: str) -> list[SessionEffect]:
+        call, effects = self.calls.on_answer(answer, now_ns, peer)
         if self.calls.rolled_back_to:
             return self._stop(call)
         if call is None:
@@ -337,7 +340,7 @@ class Session:
             self.calls.last_number,
         )
         self._aftermath.ops = ops
-        return [*self._aftermath.start()]
+        return [*self.calls.strays(), *self._aftermath.start()]
 
     def _look_at_aftermath(
         self, aftermath: Aftermath, event: Event, now_ns: int
@@ -394,7 +397,8 @@ class Session:
     def _break(self, error: ResilientPsError, call: Call | None = None) -> list[SessionEffect]:
         """No further operation can succeed: end all that are open."""
         self.broken = error
-        return [Resolved(op, error=error) for op in self._end_all(call)]
+        ops = self._end_all(call)
+        return [*self.calls.strays(), *[Resolved(op, error=error) for op in ops]]
 
     def _end_all(self, call: Call | None) -> list[int]:
         """Deliver nothing any more: the operations that wait, with that of this `call`."""

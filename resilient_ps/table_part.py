@@ -145,8 +145,11 @@ class TablePart:
         return count <= self._keys_max
 
     def is_pushable(self, keys: Keys, values: Values, elements: int) -> bool:
-        """Can these keys be pushed with so many of the values, and does no image look on?"""
-        if self.overlay is not None or values.dtype != self._dtype:
+        """Can these keys be pushed with so many of the values? While an image is taken, only if
+        `overlay` can keep what it needs of them at once: see `keep`."""
+        if values.dtype != self._dtype:
+            return False
+        if self.overlay is not None and not self.overlay.may_keep(len(keys)):
             return False
         return elements == (len(keys) * self.width or self.elements_or_none(keys))
 

@@ -174,7 +174,8 @@ def encode(piece: Piece) -> tuple[Bytes, ...]:
 def decode(data: Bytes, name: str) -> Chunk:
     """The chunk of these bytes; `name` is where they come from, for errors.
 
-    Raises `Damaged`, and `ForeignFormat` for a newer version's. Arrays may share `data`'s memory.
+    Raises `Damaged`, and `ForeignFormat` for a newer version's. Arrays may share `data`'s memory,
+    and `content` need not be aligned then: copying it would take longer than all else.
     """
     view = memoryview(data)
     if len(view) < HEAD_BYTES or view[:8] != MAGIC:
@@ -194,13 +195,14 @@ def decode(data: Bytes, name: str) -> Chunk:
     if fault := shape.fault():
         raise Damaged(f"{name}: a chunk {fault}")
     stored_keys, stored = view[HEAD_BYTES:][:keys_bytes], view[HEAD_BYTES + keys_bytes :]
+    own_keys = _unpack(keys_how, stored_keys, keys, np.dtype("<u8"), name)
     return Chunk(
         table,
         CHUNK_KINDS[kind],
         at,
         end,
         columns,
-        _unpack(keys_how, stored_keys, keys, np.dtype("<u8"), name),
+        own_keys if own_keys.flags.aligned else own_keys.copy(),
         _unpack(how, stored, values, np.dtype(_DTYPES[dtype]).newbyteorder("<"), name),
     )
 
@@ -298,8 +300,7 @@ def _unpack(how: int, stored: memoryview, count: int, dtype: np.dtype[Any], name
         raw = np.ascontiguousarray(
             np.frombuffer(raw, np.uint8).reshape(dtype.itemsize, -1).T
         ).data.cast("B")
-    array = np.frombuffer(raw, dtype).astype(dtype.newbyteorder("="), copy=False)
-    return array if array.flags.aligned else array.copy()
+    return np.frombuffer(raw, dtype).astype(dtype.newbyteorder("="), copy=False)
 
 
 def _decompress(stored: memoryview, raw_bytes: int, name: str) -> bytearray:

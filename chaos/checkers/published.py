@@ -6,6 +6,7 @@ objects were deleted, and what is there in the end. What a fault has damaged is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -13,12 +14,16 @@ from resilient_ps.chaos.checkers.verdict import Verdict, judge
 
 
 class Publication(NamedTuple):
-    """etcd names a checkpoint. `problem`: what was wrong with it then; `excused`: by a fault."""
+    """etcd names a checkpoint. `problem`: what was wrong with it then; `excused`: by a fault.
+
+    `etcd`: how often etcd had been lost before. What is found in the store is named again then.
+    """
 
     world_ns: int
     id: str
     problem: str = ""
     excused: bool = False
+    etcd: int = 0
 
 
 class Sweep(NamedTuple):
@@ -40,7 +45,8 @@ def check_published(
         for each in seen
         if each.problem and not each.excused
     ]
-    twice = sorted({each.id for each in seen if sum(e.id == each.id for e in seen) > 1})
+    times = Counter((each.id, each.etcd) for each in seen)
+    twice = sorted({id for (id, _), count in times.items() if count > 1})
     violations += [f"checkpoint {name} was published twice" for name in twice]
     ends = in_the_end or {}
     violations += [f"checkpoint {name} cannot be used: {why}" for name, why in ends.items() if why]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from resilient_ps.chaos.faults.figures import percentile
 
 KILL_MEDIAN_S = 0.8
 KILL_LONGEST_BEYOND_TTL_S = 1.5
@@ -75,12 +75,6 @@ class Row:
         if self.bar.wrongs:
             told[self.bar.wrongs.replace(" ", "_")] = self.wrongs
         return told | {"bar": str(self.bar), "holds": self.holds}
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that so many percent of the values do not exceed (nearest rank)."""
-    rank = math.ceil(percent / 100 * len(values))
-    return sorted(values)[max(0, rank - 1)]
 
 
 def rows_for(lease_ttl_s: int) -> dict[str, Row]:

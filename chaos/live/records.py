@@ -24,10 +24,10 @@ class Records:
         self._keys = ClusterKeys(cluster)
         self._copies = copies
 
-    def look(self) -> ClusterView:
+    def look(self, deadline_s: float = READ_DEADLINE_S) -> ClusterView:
         """All of them at one moment."""
         view = ClusterView(self._keys)
-        result = self._kv.read(self._keys.prefix, prefix=True, deadline_s=READ_DEADLINE_S)
+        result = self._kv.read(self._keys.prefix, prefix=True, deadline_s=deadline_s)
         view.load(result.items, result.revision)
         return view
 

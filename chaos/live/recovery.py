@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from resilient_ps.chaos.live.load import Load
 from resilient_ps.chaos.live.outages import Row, rows_for
+from resilient_ps.chaos.live.plan import ETCD_ELECTION_MS, ETCD_HEARTBEAT_MS
 from resilient_ps.chaos.live.prober import Probers, key_of
 from resilient_ps.chaos.live.records import Records
 from resilient_ps.chaos.live.straight import StraightWriter, stale
@@ -24,8 +25,6 @@ from resilient_ps.coordinator.runtime.processes import EtcdProcess, start_etcd
 from resilient_ps.errors import BadInput, Unavailable
 from resilient_ps.runtime.local import LocalCluster
 
-ETCD_HEARTBEAT_MS = 20
-ETCD_ELECTION_MS = 200
 SHARDS_PER_SERVER = 2
 CLIENT_DEADLINE_S = 60.0
 SETTLED_DEADLINE_S = 60.0

@@ -118,7 +118,7 @@ class Archive:
         self.stored: dict[str, Stored] = {}  # by id: those that could be read
         self.sweeps: list[Sweep] = []
         self.configured: list[Configured] = []
-        self._named: dict[bytes, str] = {}  # by key of a record: its state
+        self._named: dict[tuple[int, bytes], str] = {}  # by life of etcd and key: a record's state
         world.audit.on_event.append(self._on_event)
         world.bucket.on_asked.append(self._on_asked)
 
@@ -143,14 +143,15 @@ class Archive:
 
     def _on_event(self, world_ns: int, event: Event) -> None:
         item = event.item
+        named = (self._world.store.wiped, item.key)
         if event.kind != "put":
-            self._named.pop(item.key, None)
+            self._named.pop(named, None)
         elif item.key == self._keys.config:
             self._on_config(world_ns, ClusterConfig.from_bytes(item.value, item.key))
         elif item.key.startswith(self._keys.checkpoints):
             record = CheckpointRecord.from_bytes(item.value, item.key)
-            before = self._named.get(item.key, "")
-            self._named[item.key] = record.state
+            before = self._named.get(named, "")
+            self._named[named] = record.state
             if record.state == "good" and before != "good":
                 self._on_checkpoint(world_ns, record)
 
@@ -167,7 +168,8 @@ class Archive:
         except Incomplete as error:
             problem = str(error)
         excused = any(name in problem for name in self._world.bucket.damaged)
-        self.published.append(Publication(world_ns, record.id, problem, excused))
+        etcd = self._world.store.wiped
+        self.published.append(Publication(world_ns, record.id, problem, excused, etcd))
 
     def _on_asked(self, process: Process, request: BlobRequest) -> None:
         if not isinstance(request, DeleteBlobs):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
-from resilient_ps.chaos.history import History, Invocation
+from resilient_ps.chaos.history import History, Invocation, process_name
 from resilient_ps.chaos.sim.cluster import SimCluster
 from resilient_ps.chaos.sim.worker import Announce, Operation, Resume, SimWorker
-from resilient_ps.chaos.workloads.journal import name_of, process_name
+from resilient_ps.chaos.workloads.journal import name_of
 from resilient_ps.consistency import JobSpec
 from resilient_ps.errors import Fenced, RolledBack
 from resilient_ps.routing import Routing

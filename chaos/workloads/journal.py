@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from resilient_ps.chaos.history import Action, History
+from resilient_ps.chaos.history import Action, History, process_name
 from resilient_ps.chaos.sim.worker import Operation, SimWorker, Together, Within
 from resilient_ps.errors import DeadlineExceeded, RolledBack
 
@@ -80,12 +80,3 @@ class Journal:
 def name_of(worker: SimWorker) -> str:
     """A worker process in a history: its rank and which incarnation of it."""
     return process_name(worker.rank, worker.session.worker.incarnation, worker.incarnation)
-
-
-def process_name(rank: int, incarnation: int, cluster: int = 1) -> str:
-    """The name of a rank's process in a history; `cluster`: the cluster's incarnation.
-
-    When the cluster goes on under another incarnation, so does the process under another name:
-    numbers of ranks' processes may then begin anew.
-    """
-    return f"{rank}.{incarnation}" if cluster == 1 else f"{rank}.{incarnation}@{cluster}"

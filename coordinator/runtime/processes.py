@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -68,8 +69,31 @@ class _Running:
         raise NotImplementedError
 
 
+@dataclass(frozen=True, slots=True)
+class MemberAt:
+    """Where a member is to be: HOST:PORT where it listens for clients and for its peers, and under
+    which addresses they reach it. `log`: its file."""
+
+    name: str
+    log: Path
+    clients: str
+    peers: str
+    public_clients: str
+    public_peers: str
+
+    def command(self, binary: str, folder: Path, cluster: str) -> list[str]:
+        """`folder` has a folder for each member's data; `cluster` names all members' peers."""
+        words = [binary, "--name", self.name, "--data-dir", str(folder / self.name)]
+        words += ["--listen-client-urls", f"http://{self.clients}"]
+        words += ["--advertise-client-urls", f"http://{self.public_clients}"]
+        words += ["--listen-peer-urls", f"http://{self.peers}"]
+        words += ["--initial-advertise-peer-urls", f"http://{self.public_peers}"]
+        return [*words, "--initial-cluster", cluster]
+
+
 @dataclass(slots=True)
 class _Member:
+    name: str
     endpoint: str
     command: list[str]
     log: Path
@@ -106,8 +130,20 @@ class EtcdProcess(_Running):
         one = self._members[member]
         if one.process.poll() is None:
             raise BadInput(f"etcd member {member} is running: kill it first")
-        one.process = spawn(one.command, one.log)
+        self.launch(member)
         self.wait_ready(member)
+
+    def process(self, member: int) -> subprocess.Popen[bytes]:
+        """The member's present process."""
+        return self._members[member].process
+
+    def launch(
+        self, member: int, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Starts a member that is not running on its data, and waits for nothing."""
+        one = self._members[member]
+        one.process = spawn(one.command, one.log, environment=environment)
+        return one.process
 
     def leader(self) -> int:
         """The number of the leading member. `Unavailable` while there is none."""
@@ -118,39 +154,28 @@ class EtcdProcess(_Running):
                     return number
         raise Unavailable(f"etcd at {','.join(self.endpoints)} has no leader: wait for one")
 
-    def wait_ready(self, member: int | None = None) -> None:
+    def wait_ready(
+        self, member: int | None = None, *, deadline_s: float = READY_DEADLINE_S
+    ) -> None:
         """Returns when the member, or else each of them, answers a linearizable read."""
-        until_s = time.monotonic() + READY_DEADLINE_S
+        until_s = time.monotonic() + deadline_s
         for one in self._members if member is None else [self._members[member]]:
             _wait_until_it_answers(one.endpoint, one.process, one.log, until_s)
 
-    def start(self, binary: str, members: int, options: list[str]) -> None:
+    def start(self, binary: str, places: Sequence[MemberAt], options: list[str]) -> None:
         """Called by `start_etcd`."""
-        ports = free_ports(2 * members)
-        clients = [f"127.0.0.1:{port}" for port in ports[:members]]
-        peers = [f"http://127.0.0.1:{port}" for port in ports[members:]]
-        cluster = ",".join(f"m{number}={peer}" for number, peer in enumerate(peers))
-        for number, (client, peer) in enumerate(zip(clients, peers, strict=True)):
-            command = [
-                binary,
-                "--name",
-                f"m{number}",
-                "--data-dir",
-                str(self.folder / f"m{number}"),
-            ]
-            command += ["--listen-client-urls", f"http://{client}"]
-            command += ["--advertise-client-urls", f"http://{client}"]
-            command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
-            command += ["--initial-cluster", cluster, *options]
-            log = self.folder / f"m{number}.log"
-            self._members.append(_Member(client, command, log, spawn(command, log)))
-        self.endpoints = tuple(clients)
+        cluster = ",".join(f"{each.name}=http://{each.public_peers}" for each in places)
+        for each in places:
+            command = [*each.command(binary, self.folder, cluster), *options]
+            process = spawn(command, each.log)
+            self._members.append(_Member(each.name, each.clients, command, each.log, process))
+        self.endpoints = tuple(each.clients for each in places)
 
     def forget(self) -> None:
         """After a failed start: ends the processes so that `start` can be called again."""
         self._end()
-        for number in range(len(self._members)):
-            shutil.rmtree(self.folder / f"m{number}", ignore_errors=True)
+        for one in self._members:
+            shutil.rmtree(self.folder / one.name, ignore_errors=True)
         self._members.clear()
 
     def _end(self) -> None:
@@ -213,12 +238,15 @@ def start_etcd(
     election_ms: int = 1000,
     pre_vote: bool = True,
     options: tuple[str, ...] = (),
+    places: Sequence[MemberAt] = (),
 ) -> EtcdProcess:
     """Starts a cluster on loopback ports and waits until each member answers.
 
     The data goes to `folder` and stays there, or to a temporary one that `stop` removes. `options`
-    are further arguments of etcd. `NotFound` when etcd is not installed.
+    are further arguments of etcd. `places`: of the members, instead of `members` on free ports.
+    `NotFound` when etcd is not installed.
     """
+    members = len(places) or members
     binary = find_etcd()
     if binary is None:
         raise NotFound(
@@ -234,8 +262,8 @@ def start_etcd(
     handle = EtcdProcess(folder)
     try:
         # A folder with data is never tried twice, because a failed start is wiped.
-        for tries_left in reversed(range(1 if folder else _START_TRIES)):
-            handle.start(binary, members, arguments)
+        for tries_left in reversed(range(1 if folder or places else _START_TRIES)):
+            handle.start(binary, places or _free_places(members, handle.folder), arguments)
             try:
                 handle.wait_ready()
                 break
@@ -248,6 +276,16 @@ def start_etcd(
         handle.stop()
         raise
     return handle
+
+
+def _free_places(members: int, folder: Path) -> list[MemberAt]:
+    ports = free_ports(2 * members)
+    places = []
+    for number, (port, peer_port) in enumerate(zip(ports[:members], ports[members:], strict=True)):
+        clients, peers = f"127.0.0.1:{port}", f"127.0.0.1:{peer_port}"
+        name = f"m{number}"
+        places.append(MemberAt(name, folder / f"{name}.log", clients, peers, clients, peers))
+    return places
 
 
 def start_embedded() -> EmbeddedProcess:

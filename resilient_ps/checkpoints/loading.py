@@ -4,8 +4,9 @@ Theory of operation. etcd names the checkpoint that the present incarnation of t
 with (`RestoreRecord`). Replicas that are members from the first wait in `Home.to_load`. They are
 loaded together, in one pass: the manifest, the indexes of the old shards that overlap with them,
 then ranges of the objects, each chunk verified by its digest; what arrives goes to the shards that
-own it, in the order of the plan, a bounded amount in each step. Replicas that come to wait
-meanwhile are loaded in the next pass.
+own it, in the order of the plan, a bounded amount in each step, different shards at the same time
+(the plan takes shards in turn). A step takes what has arrived by then, and the next reads are begun
+before it is loaded. Replicas that come to wait meanwhile are loaded in the next pass.
 
 A store that cannot be reached is waited for, visibly. What is missing or damaged is written into
 the restore record: the coordinator then rolls back to an earlier checkpoint. What was written in a
@@ -47,7 +48,7 @@ from resilient_ps.storage.reading import (
 
 TIMER = "loading"
 REPORT_REF = LOADING_REFS.start
-STEP_BYTES = 32 << 20  # of content taken in before other events have their turn
+STEP_BYTES = 64 << 20  # of content taken in before other events have their turn
 INDEX_BYTES = 1 << 20  # what an index is reckoned with
 REPORT_NS = 1_000_000_000
 WHY_CHARS = 900
@@ -94,6 +95,8 @@ class Loading:
         trouble = under_way.fetching.trouble
         if trouble and not before:
             effects.append(Log("warning", "loading waits for the store", {"why": trouble}))
+        if under_way.stage == "content" and under_way.fetching.failed is None:
+            return [*effects, SetTimer(TIMER, now_ns)]  # others may have arrived as well
         return [*effects, *self._go_on(now_ns)]
 
     def on_timer(self, now_ns: int) -> list[Effect]:
@@ -172,6 +175,7 @@ class _Pass:
         self._plan: LoadPlan | None = None
         self._indexes: list[Any] = []
         self._taken: list[Portion] = []  # the rest of an answer
+        self._batch: dict[int, list[Portion]] = {}  # by shard: taken, and to be loaded next
         reading = read_manifest(restore.manifest, restore.nbytes, restore.sha256)
         self.fetching = Fetching(refs, [Wanted(reading, restore.nbytes)], TIMER)
 
@@ -229,22 +233,17 @@ class _Pass:
         self.fetching = Fetching(self._refs, wanted, TIMER)
 
     def _take_content(self, in_parallel: InParallel) -> bool:
-        """Some portions, in order; those of different shards at the same time."""
+        """Load what the step before has taken, and take more: reads go on while it is loaded."""
         assert self._plan is not None
+        batch, self._batch = self._batch, {}
+        in_parallel([partial(_take_all, self.shards[n], batch[n]) for n in sorted(batch)])
         nbytes = 0
-        by_shard: dict[int, list[Portion]] = {}
         while nbytes < STEP_BYTES and (portion := self._next_portion()) is not None:
-            by_shard.setdefault(portion.shard, []).append(portion)
+            self._batch.setdefault(portion.shard, []).append(portion)
             nbytes += portion.content.nbytes + portion.keys.nbytes
-        tasks = [
-            partial(_take_all, self.shards[number], portions)
-            for number, portions in sorted(by_shard.items())
-        ]
-        in_parallel(tasks)
-        if self.fetching.done and not self._taken:
+        if not self._batch and self.fetching.done:
             self.stage = "ready"
-            return False
-        return nbytes >= STEP_BYTES
+        return bool(self._batch)
 
     def _next_portion(self) -> Portion | None:
         assert self._plan is not None

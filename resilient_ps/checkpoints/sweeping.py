@@ -3,7 +3,9 @@
 Only what etcd says is closed is touched, and only in the folder of that checkpoint: so it does not
 matter how late a deletion arrives, nor whether we are still the coordinator then. What the
 manifests of checkpoints that stay name is left where it is: they are all read before anything is
-deleted. What remains is looked at again when other checkpoints have gone.
+deleted. What remains is looked at again when other checkpoints have gone. The manifest of the one
+that goes is deleted by its name, first: a listing that lags need not show it, and a checkpoint
+whose manifest was left behind would come back when etcd is lost.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from resilient_ps.storage.blobs import (
     SweepUploads,
 )
 from resilient_ps.storage.manifest import Manifest
-from resilient_ps.storage.names import CheckpointId, checkpoint_prefix
+from resilient_ps.storage.names import CheckpointId, checkpoint_prefix, manifest_name
 from resilient_ps.storage.reading import read_manifest
 from resilient_ps.storage.retention import plan_sweep
 
@@ -88,7 +90,8 @@ class Sweeping:
 
     def begin(self, checkpoint: CheckpointId, *, uploads: bool) -> None:
         """Empty the folder of this one: its cut is closed, and it is not to stay."""
-        self._work = _Work(checkpoint, uploads)
+        manifest = manifest_name(self._cluster, checkpoint)
+        self._work = _Work(checkpoint, uploads, batches=[(manifest,)])
 
     def advance(
         self, staying: Sequence[CheckpointRecord], now_ns: int, *, unused_only: bool

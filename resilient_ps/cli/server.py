@@ -24,12 +24,14 @@ from resilient_ps.cli.options import (
     ReplicasOption,
 )
 from resilient_ps.cli.storing import MetricsOption, check_store, store_options, with_standby
+from resilient_ps.cli.unsafe import HiddenUnsafeOption, disabled
 from resilient_ps.coordinator.controller import ClusterWishes
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.placement import MAX_SHARDS
 from resilient_ps.coordinator.records import ServerRecord
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.engine import ENGINE
+from resilient_ps.guards import without
 from resilient_ps.node import Node, NodeSettings, build_node
 from resilient_ps.runtime.addresses import Address, parse_address
 from resilient_ps.runtime.blob_bridge import BLOB_THREADS
@@ -109,6 +111,7 @@ def server(
     metrics: MetricsOption = "",
     log_format: LogFormatOption = "auto",
     log_level: LogLevelOption = "info",
+    unsafe_disable: HiddenUnsafeOption = [],  # noqa: B006 (typer copies it)
 ) -> None:
     """Serve shards of a cluster, until SIGTERM or Ctrl-C.
 
@@ -130,6 +133,7 @@ def server(
         resilient-ps server --listen 127.0.0.1:0 --initial-servers 2
     """
     check_replicas(replicas, min_in_sync)
+    unsafe = disabled(unsafe_disable)
     keep_freed_memory()
     log = Logger(format=log_format, level=log_level)
     listening = listen_on(listen, unix or None)
@@ -168,6 +172,8 @@ def server(
         checkpoints=standby.settings if standby.store else None,
         restore=RestoreWish(standby.restore, standby.from_cluster),
         loss_grace_s=standby.settings.loss_grace_s,
+        guards=without(unsafe),
+        unsafe=unsafe,
     )
     node = build_node(settings, secrets.randbits, cores, _wall_s)
     kv = EtcdKv(etcd)

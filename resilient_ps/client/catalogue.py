@@ -39,6 +39,7 @@ from resilient_ps.split import TableHandle
 from resilient_ps.tables.spec import TableSpec, spec_from_json
 
 POLL_S = 0.05
+ETCD_DEADLINE_S = 10.0
 _T = TypeVar("_T")
 
 
@@ -49,6 +50,11 @@ class Catalogue:
         self.keys = ClusterKeys(cluster)
         self.kv = kv
         self._deadline_s = deadline_s
+
+    @property
+    def call_deadline_s(self) -> float:
+        """How long one call to etcd may take."""
+        return min(self._deadline_s, ETCD_DEADLINE_S)
 
     def incarnation(self) -> int:
         """In which incarnation the cluster is. Raises `NotFound`."""

@@ -29,7 +29,6 @@ from resilient_ps.errors import (
 )
 from resilient_ps.routing import address_of
 
-ETCD_DEADLINE_S = 10.0
 ASK_S = 1.0
 ASK_EACH_S = 0.25
 TEXT_CHARS_MAX = 200
@@ -49,8 +48,8 @@ class CutProgress:
 
 def checkpoint_records(catalogue: Catalogue) -> list[CheckpointRecord]:
     """All that have been published, the newest first."""
-    keys = catalogue.keys
-    items = catalogue.kv.read(keys.checkpoints, prefix=True, deadline_s=ETCD_DEADLINE_S).items
+    keys, deadline_s = catalogue.keys, catalogue.call_deadline_s
+    items = catalogue.kv.read(keys.checkpoints, prefix=True, deadline_s=deadline_s).items
     records = [CheckpointRecord.from_bytes(item.value, item.key) for item in items]
     return sorted(records, key=lambda each: (each.incarnation, each.number), reverse=True)
 
@@ -74,17 +73,18 @@ def propose_cut(catalogue: Catalogue, *, why: str, by: str) -> int:
     Wishes that are there when a checkpoint begins are all served by that one.
     """
     keys, kv = catalogue.keys, catalogue.kv
-    end_s = time.monotonic() + ETCD_DEADLINE_S
+    end_s = time.monotonic() + catalogue.call_deadline_s
     while True:
         counter = keys.counter("intents")
-        items = kv.read(counter, deadline_s=ETCD_DEADLINE_S).items
+        items = kv.read(counter, deadline_s=catalogue.call_deadline_s).items
         number = read_counter(items[0].value if items else None, counter) + 1
         details = {"why": why[:TEXT_CHARS_MAX], "by": by[:TEXT_CHARS_MAX]}
         record = IntentRecord(number, "cut", "", 0, 0, "open", details=details)
         key = keys.intent(number)
         guard = unchanged(counter, items[0].mod_revision if items else 0)
         puts = (Put(counter, counter_bytes(number)), Put(key, record.to_bytes()))
-        if kv.txn(Txn((guard, absent(key)), puts)).succeeded:
+        txn = Txn((guard, absent(key)), puts)
+        if kv.txn(txn, deadline_s=catalogue.call_deadline_s).succeeded:
             return number
         if time.monotonic() > end_s:
             raise DeadlineExceeded(f"others take numbers of intents all the time ({number})")
@@ -178,11 +178,11 @@ class ProgressTeller:
 def coordinator_probe(catalogue: Catalogue) -> ServerProbe | None:
     """A connection to the coordinator; None where none is elected, or it has gone."""
     keys, kv = catalogue.keys, catalogue.kv
-    held = kv.read(keys.coordinator_leader, deadline_s=ETCD_DEADLINE_S).items
+    held = kv.read(keys.coordinator_leader, deadline_s=catalogue.call_deadline_s).items
     if not held:
         return None
     name = str(json.loads(held[0].value)["server"])
-    items = kv.read(keys.server(name), deadline_s=ETCD_DEADLINE_S).items
+    items = kv.read(keys.server(name), deadline_s=catalogue.call_deadline_s).items
     if not items:
         return None
     record = ServerRecord.from_bytes(items[0].value, items[0].key)
@@ -191,7 +191,7 @@ def coordinator_probe(catalogue: Catalogue) -> ServerProbe | None:
 
 def _intent(catalogue: Catalogue, number: int) -> IntentRecord | None:
     key = catalogue.keys.intent(number)
-    items = catalogue.kv.read(key, deadline_s=ETCD_DEADLINE_S).items
+    items = catalogue.kv.read(key, deadline_s=catalogue.call_deadline_s).items
     return IntentRecord.from_bytes(items[0].value, key) if items else None
 
 
@@ -217,7 +217,7 @@ def delete_checkpoint(catalogue: Catalogue, checkpoint: str) -> CheckpointRecord
     with.
     """
     keys, kv = catalogue.keys, catalogue.kv
-    end_s = time.monotonic() + ETCD_DEADLINE_S
+    end_s = time.monotonic() + catalogue.call_deadline_s
     while True:
         records = checkpoint_records(catalogue)
         record = next((each for each in records if each.id == checkpoint), None)
@@ -230,8 +230,8 @@ def delete_checkpoint(catalogue: Catalogue, checkpoint: str) -> CheckpointRecord
         if checkpoint == newest:
             raise FixTheCall(f"{checkpoint} is the newest checkpoint: make another one first")
         key = keys.checkpoint(record.number)
-        (item,) = kv.read(key, deadline_s=ETCD_DEADLINE_S).items or (None,)
-        restored = kv.read(keys.restore, deadline_s=ETCD_DEADLINE_S).items
+        (item,) = kv.read(key, deadline_s=catalogue.call_deadline_s).items or (None,)
+        restored = kv.read(keys.restore, deadline_s=catalogue.call_deadline_s).items
         _check_unused(checkpoint, restored)
         if item is not None and CheckpointRecord.from_bytes(item.value, key) == record:
             marked = replace(record, state="deleting")

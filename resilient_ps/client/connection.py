@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from resilient_ps.client.catalogue import Catalogue
 from resilient_ps.client.heartbeat import Heartbeat
 from resilient_ps.client.opening import announce_table, bind, broadcast
+from resilient_ps.client.receipts import Receipts, receipts_of
 from resilient_ps.client.tables import DenseTable, SparseTable
 from resilient_ps.client.waiting import wait_for_cluster
 from resilient_ps.client.worker import Worker
@@ -20,12 +22,20 @@ from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.errors import BadInput, NotFound, RolledBack
 from resilient_ps.ids import WorkerId
 from resilient_ps.messages import PROTOCOL, Hello, Kind
+from resilient_ps.noted_calls import NotedCalls
 from resilient_ps.routing import Routing
 from resilient_ps.runtime.driver import Driver, deadline_after
 from resilient_ps.session import Session
 from resilient_ps.takeover import Step
 
 DEFAULT_ETCD = "127.0.0.1:2379"
+DEFAULT_CLUSTER = "default"
+
+# What a program finds that a launcher started: where its cluster is, and which rank it is to be.
+ETCD_VARIABLE = "RESILIENT_PS_ETCD"
+CLUSTER_VARIABLE = "RESILIENT_PS_CLUSTER"
+RANK_VARIABLE = "RESILIENT_PS_RANK"
+RANKS_VARIABLE = "RESILIENT_PS_RANKS"
 
 __all__ = ["Client", "connect", "wait_for_cluster"]
 
@@ -47,14 +57,15 @@ class Client:
     def worker(
         self,
         job: str,
-        rank: int,
-        of: int,
+        rank: int | None = None,
+        of: int | None = None,
         consistency: Consistency | str = "bsp",
         *,
         evict_after_s: float | None = None,
     ) -> Worker:
         """Run one rank of a job, taking it over from whatever process ran it before.
 
+        `rank` and `of`: by default what RESILIENT_PS_RANK and RESILIENT_PS_RANKS say.
         `job` is created by the first worker; all give the same `of` (number of ranks),
         `consistency` (BSP(), SSP(staleness), ASP(), or "bsp", "ssp:3", "asp") and `evict_after_s`:
         seconds (3 or more) without a sign of life of a rank's process after which the coordinator
@@ -63,6 +74,8 @@ class Client:
         `SpecMismatch` where they do not, `BadInput` for a rank outside 0 .. of-1 that has not
         joined.
         """
+        rank = _from_environment("rank", RANK_VARIABLE) if rank is None else rank
+        of = _from_environment("of", RANKS_VARIABLE) if of is None else of
         mode = parse_consistency(consistency) if isinstance(consistency, str) else consistency
         if not isinstance(mode, Consistency):
             raise BadInput(f"consistency {mode!r}: give BSP(), SSP(staleness=3), ASP() or its name")
@@ -81,7 +94,8 @@ class Client:
 
     def _open_worker(self, spec: JobSpec, worker: WorkerId) -> Driver:
         until_ns = deadline_after(self._deadline_s)
-        driver = self._new_driver(f"worker {spec.name}/{worker.rank}", self.routing())
+        receipts = receipts_of(worker.rank)
+        driver = self._new_driver(f"worker {spec.name}/{worker.rank}", self.routing(), receipts)
         op = driver.next_op()
         with driver.lock:
             driver.perform(driver.session.open_worker(op, spec, worker, time.monotonic_ns()))
@@ -182,16 +196,27 @@ class Client:
         step = Step(kind, order, WorkerId(job, 0, 0), table=table)
         broadcast(self._driver, step, self._deadline_s)
 
-    def _new_driver(self, what: str, routing: Routing) -> Driver:
+    def _new_driver(self, what: str, routing: Routing, receipts: Receipts | None = None) -> Driver:
         who = f"{what} pid {os.getpid()} on {os.uname().nodename}"
-        session = Session(self.cluster, routing)
+        if receipts is None:
+            session = Session(self.cluster, routing)
+        else:
+            session = Session(self.cluster, routing, partial(NotedCalls, note=receipts.note))
         hello = Hello(PROTOCOL, self.cluster, who)
         return Driver(session, self._kv, hello, unix_sockets=self._unix_sockets)
 
 
+def _from_environment(what: str, variable: str) -> int:
+    """A number that a launcher has set."""
+    text = os.environ.get(variable, "")
+    if not (text.isascii() and text.isdigit()):
+        raise BadInput(f"give {what}=..., or set {variable} to a number (it is {text!r})")
+    return int(text)
+
+
 def connect(
-    etcd: str | Sequence[str] = DEFAULT_ETCD,
-    cluster: str = "default",
+    etcd: str | Sequence[str] | None = None,
+    cluster: str | None = None,
     *,
     deadline_s: float = 30.0,
     unix_sockets: bool = True,
@@ -199,12 +224,15 @@ def connect(
 ) -> Client:
     """Connect to a cluster through etcd.
 
-    `etcd`: one or several endpoints ("10.0.0.1:2379,10.0.0.2:2379"). `cluster`: its name.
+    `etcd`: one or several endpoints ("10.0.0.1:2379,10.0.0.2:2379"); by default what
+    RESILIENT_PS_ETCD says, else 127.0.0.1:2379. `cluster`: its name; by default what
+    RESILIENT_PS_CLUSTER says, else "default".
     `deadline_s`: how long any call may take, this one included. `unix_sockets`: use a server's Unix
     socket where it is on this machine. `etcd_options`: ca, cert, key, user, password. Raises
     `Unavailable` when etcd cannot be reached, `NotFound` when there is no such cluster.
     """
-    kv = EtcdKv(etcd, **etcd_options)
+    kv = EtcdKv(etcd or os.environ.get(ETCD_VARIABLE) or DEFAULT_ETCD, **etcd_options)
+    cluster = cluster or os.environ.get(CLUSTER_VARIABLE) or DEFAULT_CLUSTER
     try:
         return Client(kv, cluster, deadline_s, unix_sockets=unix_sockets)
     except BaseException:

@@ -110,6 +110,10 @@ class StoredCheckpoints:
         assert isinstance(got, BlobGot)
         return Chosen(manifest, name, len(got.data), hashlib.sha256(got.data).hexdigest())
 
+    def is_known(self) -> bool:
+        """Is there anything of the cluster in the store?"""
+        return self.cluster in clusters(self.blobs)
+
     def nothing(self) -> str:
         """There is no checkpoint of the cluster: which clusters have some?"""
         others = ", ".join(clusters(self.blobs)) or "-"

@@ -56,6 +56,8 @@ PyObject* push_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
 }
 
 // load_rows(keys, source, columns, entries, slab, row_keys, scratch, meta) -> int
+//
+// `source`: rows of the slab's type, or their bytes, which need not be aligned.
 PyObject* load_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     Buffer keys, source, scratch;
     TableArrays arrays;
@@ -67,9 +69,10 @@ PyObject* load_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     if (columns == -1 && PyErr_Occurred()) return nullptr;
     const int64_t n = keys.size(), half = scratch.size() / 2;
     const int64_t stride = arrays.table.meta[STRIDE], itemsize = arrays.slab.itemsize();
-    if (!fits(dtype_of(source) == arrays.dtype, "source and slab differ in their type") ||
+    if ((source.letter() != 'B' &&
+         !fits(dtype_of(source) == arrays.dtype, "source and slab differ in their type")) ||
         !fits(columns > 0 && columns <= stride, "columns must be 1 to the stride") ||
-        !fits(source.size() == n * columns, "source must be one row per key") ||
+        !fits(source.bytes() == n * columns * itemsize, "source must be one row per key") ||
         !fits(half >= n, "scratch is too short"))
         return nullptr;
     int full;

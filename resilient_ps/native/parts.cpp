@@ -9,6 +9,7 @@
 #include "arrays.h"
 #include "cores.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 namespace resilient_ps {
@@ -116,6 +117,86 @@ PyObject* push_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     for (Py_ssize_t i = 0; lacks != nullptr && i < given.n; i++)
         PyTuple_SET_ITEM(lacks, i, PyLong_FromLong(parts[i].full));  // small: they exist already
     return lacks;
+}
+
+// ------------------------------------------------------------------------------------- keep
+
+// Of one table, what an image keeps before a push: see sparse_overlay.py.
+struct KeepPart {
+    TableArrays live, kept;
+    Buffer live_keys, states, scratch;
+    const uint64_t* keys;
+    int64_t n, first, last, stride_bytes;
+    char* memory;  // for all keys, their rows and their numbers
+
+    KeepPart() : memory(nullptr) {}
+    ~KeepPart() { free(memory); }
+
+    // Is it certain that all the rows have room?
+    bool open(const Given& given, Py_ssize_t i, const Buffer& all) {
+        int64_t begin;
+        if (!given.count(i, &n) || !as_count(given.item(i, 0), &begin) ||
+            !live.open(given.item(i, 1), given.item(i, 2), given.item(i, 4)) ||
+            !live_keys.open(given.item(i, 3), "row_keys", UINT64_LETTERS) ||
+            !states.open(given.item(i, 5), "states", "B", 1) ||
+            !as_count(given.item(i, 6), &first) || !as_count(given.item(i, 7), &last) ||
+            !kept.open(given.item(i, 8), given.item(i, 9), given.item(i, 12)) ||
+            !kept.open_row_keys(given.item(i, 10)) ||
+            !scratch.open(given.item(i, 11), "scratch", INT32_LETTERS, 1))
+            return false;
+        const int64_t* meta = kept.table.meta;
+        const int64_t room = meta[INDEXABLE] < meta[ROOM] ? meta[INDEXABLE] : meta[ROOM];
+        const int64_t stride = meta[STRIDE], created = live.table.meta[CREATED];
+        stride_bytes = stride * kept.slab.itemsize();
+        keys = all.as<uint64_t>() + begin;
+        if (begin + n > all.size() || last > states.size() || last > created ||
+            last > live_keys.size() || live.dtype != kept.dtype ||
+            stride != live.table.meta[STRIDE] || scratch.size() / 2 < n || meta[LOCATED] != 0 ||
+            meta[BASE] + n > STAMPS_END || meta[CREATED] + n > room)
+            return false;
+        memory = (char*)malloc((size_t)(n * (stride_bytes + 12) + 1));
+        return memory != nullptr;
+    }
+};
+
+void keep_part(void* context, int64_t number) {
+    KeepPart& part = ((KeepPart*)context)[number];
+    uint64_t* keys = (uint64_t*)part.memory;
+    char* rows = (char*)(keys + part.n);
+    uint32_t* numbers = (uint32_t*)(rows + part.n * part.stride_bytes);
+    const int64_t count = kernels->claim_rows(
+        part.live.table.entries, part.live.table.entries_n, part.keys, part.n, numbers,
+        part.states.as<uint8_t>(), part.first, part.last);
+    if (count == 0) return;
+    const char* slab = part.live.slab.as<char>();
+    kernels->gather(slab, part.last, numbers, count, rows, part.stride_bytes);
+    for (int64_t i = 0; i < count; i++) keys[i] = part.live_keys.as<uint64_t>()[numbers[i]];
+    int32_t* places = part.scratch.as<int32_t>();
+    kernels->load_rows(
+        part.kept.table, keys, count, rows, part.stride_bytes, part.stride_bytes, places,
+        places + part.scratch.size() / 2);
+}
+
+// keep_parts(keys, counts, parts) -> True, or None. Of each part: where its keys begin; entries,
+// slab, row keys and meta of the live rows; states, first, last; entries, slab, row keys, scratch
+// and meta of those that are kept.
+PyObject* keep_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer keys;
+    Given given;
+    if (!takes(nargs, 3, "keep_parts")) return nullptr;
+    if (!keys.open(args[0], "keys", UINT64_LETTERS) || !given.open(args[1], args[2], 13))
+        return leave_it();
+    KeepPart parts[PARTS_MAX];
+    int64_t bytes = 0;
+    for (Py_ssize_t i = 0; i < given.n; i++) {
+        if (!parts[i].open(given, i, keys)) return leave_it();
+        bytes += parts[i].n * parts[i].stride_bytes;
+    }
+    {
+        WithoutInterpreter released(bytes >= WORTH_RELEASING_BYTES);
+        run_tasks(keep_part, parts, given.n, bytes >= HEAVY_BYTES);
+    }
+    Py_RETURN_TRUE;
 }
 
 // ------------------------------------------------------------------------------------- pull
@@ -274,6 +355,7 @@ PyObject* run_of(PyObject*, PyObject* object) {
 
 PyMethodDef methods[] = {
     FAST(push_parts),
+    FAST(keep_parts),
     FAST(pull_parts),
     FAST(push_run),
     {"run_of", run_of, METH_O, nullptr},

@@ -58,6 +58,7 @@ class Home:
     leaving: frozenset[Member] = frozenset()  # registered servers that are about to end
     stopping: bool = False
     sending: set[int] = field(default_factory=set)  # shards of which we send a copy
+    copied_bytes: int = 0  # of rows, in all copies that were sent so far
     taking: dict[int, int] = field(default_factory=dict)  # copies taken in: shard -> heard of (ns)
     calls: dict[int, tuple[int, Claim]] = field(default_factory=dict)  # by reference: whose, what
     _refs: Iterator[int] = field(default_factory=lambda: count(REPLICA_REF))

@@ -260,6 +260,9 @@ class Replica(Holding):
 
     def on_append(self, part: AppendPart, now_ns: int) -> tuple[AppendedPart | None, list[Out]]:
         """Entries of a primary, and what we answer."""
+        if part.epoch < self.epoch and not self.home.guards.backups_fence:
+            last = part.entries[-1].at.lsn if part.entries else part.prev.lsn
+            return AppendedPart(self.number, part.epoch, part.attempt, Held.HELD, last), []
         refusal, outs = self._greet_epoch(part.epoch, part.attempt)
         if refusal is not None:
             return refusal, outs

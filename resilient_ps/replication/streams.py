@@ -183,6 +183,7 @@ class Streams:
             follower.pieces += 1
             nbytes = piece.keys.nbytes + piece.values.nbytes
             follower.copied_bytes += nbytes
+            self.home.copied_bytes += nbytes
             follower.ends = piece.what is Copied.END
             follower.owes(now_ns)
             self._next_piece_ns = now_ns + nbytes * SECOND_NS // self.home.copy_bytes_per_s

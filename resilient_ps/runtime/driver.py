@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -233,7 +234,8 @@ class Driver:
             raise Unavailable(f"{peer} has no address")
         if not self._unix_sockets:
             address = address._replace(unix_path="")
-        channel = Channel(peer, address, self._hello, self.session.calls.places)
+        place = partial(self.session.calls.places, peer=peer)
+        channel = Channel(peer, address, self._hello, place)
         self._channels[peer] = channel
         self._by_fd[channel.fileno()] = channel
         self._poll.register(channel, select.POLLIN)

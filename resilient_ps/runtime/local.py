@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -41,8 +41,8 @@ class LocalCluster:
     many must hold a write before it is acknowledged. `prefer`: real etcd, the embedded coordination
     process, or etcd where it is installed; `coordinate` starts another one. `standby`: where and
     when checkpoints are made, and which one the cluster begins with. `flags`: further flags of
-    every server. `program`: what is run in place of the server command. Use it as a context
-    manager, or call `start` and `stop`.
+    every server; `flags_of`: of single ones, by name. `program`: what is run in place of the server
+    command. Use it as a context manager, or call `start` and `stop`.
 
     Single servers are named in `kill`, `pause`, `resume`, `stop_server` and `restart`.
     """
@@ -58,6 +58,7 @@ class LocalCluster:
         coordinate: Callable[[], Coordination] | None = None,
         standby: Standby | None = None,
         flags: Sequence[str] = (),
+        flags_of: Mapping[str, Sequence[str]] | None = None,
         program: Sequence[str] = SERVER_PROGRAM,
     ) -> None:
         if not 1 <= servers <= MAX_SERVERS:
@@ -76,6 +77,7 @@ class LocalCluster:
         self._flags = ("--replicas", str(replicas), "--min-in-sync", str(min_in_sync), *flags)
         if standby is not None and standby.store:
             self._flags = (*self._flags, *standby.flags())
+        self._flags_of = dict(flags_of or {})
         self._program = tuple(program)
         self._coordination: Coordination | None = None
 
@@ -197,7 +199,8 @@ class LocalCluster:
         command += ["--initial-servers", str(self._count), "--log-format", "json"]
         command += ["--unix", unix_path] if unix_path else []
         log = self.folder / f"{name}.log"
-        return ServerProcess(name, [*command, *self._flags], log, unix_path)
+        command += [*self._flags, *self._flags_of.get(name, ())]
+        return ServerProcess(name, command, log, unix_path)
 
 
 def check_replicas(replicas: int, min_in_sync: int) -> None:

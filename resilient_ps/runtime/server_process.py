@@ -50,18 +50,9 @@ class ServerProcess:
 
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
         """Return when it serves. `Unavailable`, with the end of its log, if it does not."""
-        if self._address is not None:
-            return
-        line = self._first_line(time.monotonic() + deadline_s)
-        words = line.split()
-        if len(words) == 3 and words[:2] == ["ready", self.name]:
-            tcp = parse_address(words[2])
+        if self._address is None:
+            tcp = read_ready(self._process, self.name, self.log, deadline_s)
             self._address = Address(tcp.host, tcp.port, self._unix_path)
-            return
-        what = f"said {line!r}" if line else "did not become ready"
-        if self._ended_soon():
-            what = f"ended with exit code {self._process.returncode}"
-        raise Unavailable(f"server {self.name} {what}. The end of {self.log}:\n{self.log_tail()}")
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
@@ -96,29 +87,55 @@ class ServerProcess:
 
     def log_tail(self) -> str:
         """The end of its log."""
-        try:
-            return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
-        except OSError:
-            return ""
+        return tail_of(self.log)
 
-    def _first_line(self, until_s: float) -> str:
-        """What it prints first; as far as it got, if it ends or the time is over."""
-        assert self._process.stdout is not None
-        descriptor, data = self._process.stdout.fileno(), b""
-        while b"\n" not in data and len(data) < MAX_LINE_BYTES:
-            left_s = max(until_s - time.monotonic(), 0)
-            if not select.select([descriptor], [], [], left_s)[0]:
-                break
-            piece = os.read(descriptor, MAX_LINE_BYTES)
-            if not piece:
-                break
-            data += piece
-        return data.partition(b"\n")[0].decode(errors="replace")
 
-    def _ended_soon(self) -> bool:
-        """Whether it is ending: its output may close a moment before."""
-        try:
-            self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+def read_ready(
+    process: subprocess.Popen[bytes], name: str, log: Path, deadline_s: float
+) -> Address:
+    """Return when the server serves, as its first line says: where it listens.
+
+    `Unavailable`, with the end of its log, if it does not.
+    """
+    line = _first_line(process, time.monotonic() + deadline_s)
+    words = line.split()
+    if len(words) == 3 and words[:2] == ["ready", name]:
+        return parse_address(words[2])
+    what = f"said {line!r}" if line else "did not become ready"
+    if _ended_soon(process):
+        what = f"ended with exit code {process.returncode}"
+    raise Unavailable(f"server {name} {what}. The end of {log}:\n{tail_of(log)}")
+
+
+def tail_of(log: Path) -> str:
+    """The end of a log; "" where there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            return file.read(LOG_TAIL_BYTES).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _first_line(process: subprocess.Popen[bytes], until_s: float) -> str:
+    """What it prints first; as far as it got, if it ends or the time is over."""
+    assert process.stdout is not None
+    descriptor, data = process.stdout.fileno(), b""
+    while b"\n" not in data and len(data) < MAX_LINE_BYTES:
+        left_s = max(until_s - time.monotonic(), 0)
+        if not select.select([descriptor], [], [], left_s)[0]:
+            break
+        piece = os.read(descriptor, MAX_LINE_BYTES)
+        if not piece:
+            break
+        data += piece
+    return data.partition(b"\n")[0].decode(errors="replace")
+
+
+def _ended_soon(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it is ending: its output may close a moment before."""
+    try:
+        process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        return False
+    return True

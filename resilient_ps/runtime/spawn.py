@@ -1,4 +1,4 @@
-"""Child processes that never outlive this one, and free ports for them.
+"""Child processes that never outlive this one, and ports for them.
 
 The kernel can kill a child when its parent dies (`PR_SET_PDEATHSIG`), but takes the death of the
 *thread* that started it for that. So all children are started from one thread that lives as long
@@ -104,3 +104,27 @@ def free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
+
+
+class ReservedPorts:
+    """Loopback ports that are nobody else's until `close`, also while nothing listens on them.
+
+    A socket that is bound and does not listen keeps others away, and lets those in that set
+    `SO_REUSEADDR`, as servers do; who dials it is refused.
+    """
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+
+    def take(self) -> int:
+        """One more."""
+        one = socket.socket()
+        self._sockets.append(one)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+    def close(self) -> None:
+        """Give all of them back. May be called again."""
+        while self._sockets:
+            self._sockets.pop().close()

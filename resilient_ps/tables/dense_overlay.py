@@ -50,6 +50,10 @@ class DenseOverlay:
         if not self._allowance.failed:
             self._account()
 
+    def may_keep(self, count: int) -> bool:
+        """Pushes of blocks go the usual way while an image is taken."""
+        return False
+
     def set_lr(self, lr: float, *, late: bool) -> None:
         """As `DenseShard.set_lr` of the live blocks."""
         self._live.set_lr(lr)

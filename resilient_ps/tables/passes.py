@@ -18,6 +18,9 @@ def _numba() -> Any:
 
 _engine: Any = _numba() if native is None else native
 
+LOADS_BYTES = native is not None
+"""Does `load_rows` take the bytes of rows, too, wherever they stand?"""
+
 push_rows = _engine.push_rows
 load_rows = _engine.load_rows
 pull_rows = _engine.pull_rows

@@ -32,3 +32,10 @@ def check_array(
         wanted = str(shape).replace("-1", "any")
         raise BadInput(f"{spec.describe()}: {noun} must have shape {wanted}, not {array.shape}")
     return array if array.flags.carray else np.array(array, order="C")
+
+
+def is_plain(array: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+    """Is it such an array, in C order, though perhaps not aligned?"""
+    if not isinstance(array, np.ndarray) or array.dtype != dtype:
+        return False
+    return array.shape == shape and array.flags.c_contiguous

@@ -19,7 +19,7 @@ from resilient_ps.tables import parameters, passes
 from resilient_ps.tables.index import Index
 from resilient_ps.tables.memory import CACHE_LINE_BYTES, aligned_zeros, grown
 from resilient_ps.tables.partition import gather_rows
-from resilient_ps.tables.request import UINT64, check_array
+from resilient_ps.tables.request import UINT64, check_array, is_plain
 from resilient_ps.tables.spec import SparseSpec
 
 MAX_ROWS = parameters.MAX_ROWS
@@ -148,6 +148,27 @@ class SparseShard:
         """What the native module's `pull_parts` takes of a table."""
         return self._index.entries, self._slab, self._meta, self._hyper
 
+    @property
+    def kept_from(self) -> tuple[Any, ...]:
+        """What `keep_parts` takes of the table whose rows are to be kept."""
+        return self._index.entries, self._slab, self._row_keys, self._meta
+
+    @property
+    def kept_in(self) -> tuple[Any, ...]:
+        """What `keep_parts` takes of the table in which they are kept."""
+        return self._index.entries, self._slab, self._row_keys, self._scratch, self._meta
+
+    def make_ready(self, count: int) -> bool:
+        """Room for as many more rows; False where the slab would have to grow, too."""
+        self._prepare(count)
+        rows = len(self) + count
+        if rows > self._meta[parameters.ROOM]:
+            return False
+        while self._index.indexable < rows:
+            self._index.double()
+            self._meta[parameters.INDEXABLE] = self._index.indexable
+        return True
+
     def go_on(self, full: int, keys: NDArray[np.uint64], grads: NDArray[Any]) -> None:
         """Go on with a push that `push_parts` has begun, and that lacks `full`."""
         self._grow(full)
@@ -156,12 +177,15 @@ class SparseShard:
     def load(self, keys: NDArray[np.uint64], rows: NDArray[Any]) -> None:
         """Make the rows of `keys` (uint64, shape (n,), no repeats) what they were somewhere else.
 
-        `rows`: the table's dtype, shape (n, `columns`): values, then state. Missing rows are
-        created. After BadInput nothing has changed.
+        `rows`: the table's dtype, shape (n, `columns`): values, then state. They need not be
+        aligned. Missing rows are created. After BadInput nothing has changed.
         """
         keys = self._checked_keys(keys)
-        rows = check_array(self.spec, "rows", rows, self._dtype, (keys.size, self.columns))
-        flat = rows.reshape(-1)
+        shape = keys.size, self.columns
+        if passes.LOADS_BYTES and is_plain(rows, self._dtype, shape):  # as they are received
+            flat: NDArray[Any] = rows.reshape(-1).view(np.uint8)
+        else:
+            flat = check_array(self.spec, "rows", rows, self._dtype, shape).reshape(-1)
         self._prepare(keys.size)
         self._finish(
             lambda: passes.load_rows(

@@ -76,6 +76,30 @@ class SparseOverlay:
             self._note_new(late=late)
             self._account()
 
+    # -- the quick way: see `quick_requests`
+
+    def may_keep(self, count: int) -> bool:
+        """May the rows of so many keys be kept by `native.keep_parts` now, before a late push?"""
+        if not self._frozen or self._allowance.failed:
+            return False
+        try:
+            self._open_states()
+            return self._open_kept().make_ready(count)
+        except (BadInput, MemoryError, OSError):
+            return False
+
+    def keep_arrays(self, first: int) -> tuple[Any, ...]:
+        """What `native.keep_parts` takes, for keys that begin at `first`. After `may_keep`."""
+        states, kept = self._states, self._kept
+        assert states is not None
+        assert kept is not None
+        return (first, *self._live.kept_from, states, self._at, self._end, *kept.kept_in)
+
+    def note_kept(self) -> None:
+        """Rows have been kept so, and pushed."""
+        if not self._allowance.failed:
+            self._account()
+
     def set_lr(self, lr: float, *, late: bool) -> None:
         """As `SparseShard.set_lr` of the live rows."""
         self._live.set_lr(lr)

@@ -31,7 +31,7 @@ from resilient_ps.runtime.spawn import spawn
 
 READY_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 10.0
-FIRST_PORT, LAST_PORT = 20_000, 45_000
+FIRST_PORT, LAST_PORT = 11_000, 22_000  # below those that the kernel gives to who dials
 GRPC_ABOVE = 10_000  # every port has a second one, that much higher
 _SERVICES = ("s3", "master", "volume", "filer", "webdav", "admin")
 _START_TRIES = 3
@@ -55,12 +55,15 @@ class SeaweedFS:
     the endpoint, and random credentials.
     """
 
-    def __init__(self, folder: Path | None = None, *, bucket: str = "checkpoints") -> None:
+    def __init__(
+        self, folder: Path | None = None, *, bucket: str = "checkpoints", log: Path | None = None
+    ) -> None:
         self._binary = find_weed()
         self._owns_folder = folder is None
         self.folder = folder or _short_folder()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.bucket = bucket
+        self.log = log or self.folder / "seaweedfs.log"
         self.access_key = f"key{secrets.token_hex(6)}"
         self.secret_key = secrets.token_hex(16)
         # Paths of sockets must be short, which those of a caller's folder may not be.
@@ -100,6 +103,11 @@ class SeaweedFS:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """The last one that was started, until it has been ended."""
+        return self._process
+
     def stop(self) -> None:
         """Ends the process in order, and removes the folder if it is our own. May be repeated."""
         atexit.unregister(self.stop)
@@ -123,8 +131,8 @@ class SeaweedFS:
         """Starts a killed server again, on its data and its ports, and waits until it answers."""
         if self.pid is not None:
             raise BadInput(f"SeaweedFS at {self.endpoint} is running: kill it first")
-        self._start()
-        self._wait_until_it_stores()
+        self.launch()
+        self.wait_until_it_stores()
 
     def __enter__(self) -> Self:
         return self
@@ -142,9 +150,9 @@ class SeaweedFS:
     def _start_on_free_ports(self) -> None:
         for tries_left in reversed(range(_START_TRIES)):
             self._port = _free_ports(len(_SERVICES))
-            self._start()
+            self.launch()
             try:
-                self._wait_until_it_stores()
+                self.wait_until_it_stores()
                 return
             except Unavailable as error:
                 # Another process can take a port between our choice and the server's start
@@ -152,10 +160,12 @@ class SeaweedFS:
                     raise
                 self._end(signal.SIGKILL)
 
-    def _start(self) -> None:
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Starts a server that is not running, on its data and its ports, and waits for nothing."""
         ports = [f"-{service}.port={self._port + n}" for n, service in enumerate(_SERVICES)]
         command = [
             self._binary,
+            f"-logdir={self._sockets}",  # of some of its parts, which write files beside our log
             "mini",
             f"-dir={self.folder}",
             f"-bucket={self.bucket}",
@@ -164,13 +174,11 @@ class SeaweedFS:
             *_QUIET,
             *ports,
         ]
-        for left in self._sockets.iterdir():  # of a killed one
-            left.unlink()
-        self._process = spawn(command, self._log, environment=self.environment)
-
-    @property
-    def _log(self) -> Path:
-        return self.folder / "seaweedfs.log"
+        shutil.rmtree(self._sockets, ignore_errors=True)  # what a killed one left
+        self._sockets.mkdir()
+        environment = {**self.environment, "TMPDIR": str(self._sockets)}
+        self._process = spawn(command, self.log, environment=environment)
+        return self._process
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -189,8 +197,8 @@ class SeaweedFS:
             process.kill()
             process.wait()
 
-    def _wait_until_it_stores(self) -> None:
-        """It answers long before it can store something: so we try that."""
+    def wait_until_it_stores(self) -> None:
+        """It answers long before it can store something: so we try that. Raises `Unavailable`."""
         until_s = time.monotonic() + READY_DEADLINE_S
         session = boto3.session.Session(self.access_key, self.secret_key, region_name="us-east-1")
         patience = Config(connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1})
@@ -203,9 +211,8 @@ class SeaweedFS:
                     return
                 except (BotoCoreError, ClientError) as error:
                     why = " ".join(str(error).split())
-                assert self._process is not None
-                code = self._process.poll()
-                if code is not None:
+                code = None if self._process is None else self._process.poll()
+                if self.pid is None:
                     raise Unavailable(f"SeaweedFS ended with exit code {code}: {self._tail()}")
                 if time.monotonic() > until_s:
                     raise Unavailable(
@@ -215,7 +222,7 @@ class SeaweedFS:
 
     def _tail(self) -> str:
         try:
-            text = self._log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
+            text = self.log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
         except OSError:
             text = ""
         return f"the end of its log says: {text}" if text else "its log is empty"

@@ -202,6 +202,8 @@ def test_of_racing_creators_one_wins(store: Store, here: str) -> None:
 
 
 def test_of_racing_replacers_one_wins(store: Store, here: str) -> None:
+    if store.name == "moto":
+        pytest.skip("it compares and replaces in two steps: another one may come in between")
     etag = store.put(PutBlob(f"{here}/x", b"nobody")).etag
     for number in range(rounds(store)):
         won = winners(

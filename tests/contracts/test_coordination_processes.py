@@ -17,12 +17,14 @@ from kv_stores import NO_ETCD, PATIENCE_S, Recorder, eventually
 from resilient_ps.coordinator.kv import put
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.coordinator.runtime.processes import (
+    MemberAt,
     find_etcd,
     start_coordination,
     start_embedded,
     start_etcd,
 )
 from resilient_ps.errors import BadInput, NotFound, Unavailable
+from resilient_ps.runtime.spawn import ReservedPorts
 
 EMBEDDED = [sys.executable, "-m", "resilient_ps.coordinator.runtime.embedded"]
 
@@ -102,6 +104,21 @@ def test_data_in_a_named_folder_stays(tmp_path: Path) -> None:
         assert kv.read(b"k").items[0].value == b"v"
     with pytest.raises(BadInput, match="empty folder"):
         start_etcd(folder=tmp_path / "etcd", members=3)
+
+
+@needs_etcd
+def test_a_member_listens_where_it_is_told_and_is_reached_elsewhere(tmp_path: Path) -> None:
+    with closing(ReservedPorts()) as ports:
+        clients, peers, public, public_peers = (f"127.0.0.1:{ports.take()}" for _ in range(4))
+        log = tmp_path / "own.log"
+        place = MemberAt("e0", log, clients, peers, public, public_peers)
+        with start_etcd(places=[place]) as etcd:
+            assert etcd.endpoints == (clients,)
+            etcd.kill(0)
+            etcd.restart(0)  # its port has remained its own
+        told = log.read_text()
+    assert f"http://{public}" in told
+    assert f"http://{public_peers}" in told
 
 
 def test_a_missing_etcd_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from answer_proxy import AnswerProxy
 from etcd3 import etcdrpc as rpc
 from kv_stores import PATIENCE_S, Recorder, eventually, fast_etcd
 
+from resilient_ps.chaos.faults.links import Rule
+from resilient_ps.chaos.live.network import Network
 from resilient_ps.coordinator.kv import Delete, Put, Txn, absent, create, put
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.coordinator.runtime.processes import EtcdProcess
@@ -32,6 +34,12 @@ def etcd() -> Iterator[EtcdProcess]:
 def kv(etcd: EtcdProcess) -> Iterator[EtcdKv]:
     with closing(EtcdKv(etcd.endpoints)) as client:
         yield client
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    with Network(tmp_path) as opened:
+        yield opened
 
 
 class Writer(threading.Thread):
@@ -248,9 +256,8 @@ def test_unreachable_endpoints_are_named_at_the_deadline() -> None:
                 act()
 
 
-def test_closing_ends_calls_and_watches_at_once(etcd: EtcdProcess) -> None:
-    proxy = AnswerProxy(etcd.endpoints[0])
-    kv = EtcdKv(proxy.endpoint)
+def test_closing_ends_calls_and_watches_at_once(etcd: EtcdProcess, network: Network) -> None:
+    kv = EtcdKv(network.open("e0", etcd.endpoints[0]))
     kv.watch(b"close/", 0, Recorder())
     outcome: list[object] = []
 
@@ -260,14 +267,13 @@ def test_closing_ends_calls_and_watches_at_once(etcd: EtcdProcess) -> None:
         except Unavailable as error:
             outcome.append(error)
 
-    proxy.mute()
-    before = proxy.request_bytes
+    kv.read(b"warm")
+    silence = network.apply(Rule("drop", way="answers"))
     reader = threading.Thread(target=read)
     reader.start()
-    eventually(lambda: proxy.request_bytes > before, "the read, whose answer does not come")
+    eventually(lambda: network.effect(silence).pieces > 0, "the answer, which does not come")
     kv.close()
     reader.join(PATIENCE_S)
-    proxy.close()
     assert len(outcome) == 1
     assert not [thread for thread in threading.enumerate() if thread.name == "etcd-watch-close/"]
     with pytest.raises(Unavailable, match="closed"):

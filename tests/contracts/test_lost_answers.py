@@ -8,26 +8,45 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from answer_proxy import AnswerProxy
 from kv_stores import PATIENCE_S, Recorder, Store, eventually, open_store
 
+from resilient_ps.chaos.faults.links import Rule
+from resilient_ps.chaos.live.network import Network
 from resilient_ps.coordinator.kv import Put, Txn, absent, create, delete, put, replace, unchanged
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.coordinator.runtime.processes import start_embedded
 from resilient_ps.errors import DeadlineExceeded, NotFound, Reopen
 
+PARTY = "e0"
 NONCE = b"a-nonce-of-this-call"
 
 
 class Lossy:
     """A client whose answers can be swallowed, and a direct one to see the truth with."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, network: Network) -> None:
         self.direct = store.kv
         assert isinstance(store.kv, EtcdKv)
-        self.proxy = AnswerProxy(store.kv.endpoints[0])
-        self.kv = EtcdKv(self.proxy.endpoint)
+        self._network = network
+        self._endpoint = network.open(PARTY, store.kv.endpoints[0])
+        self._silences: list[int] = []
+        self.kv = EtcdKv(self._endpoint)
         self.kv.read(b"warm")
+
+    def mute(self) -> None:
+        """From now on requests pass, and answers do not."""
+        self._silences.append(self._network.apply(Rule("drop", targets=(PARTY,), way="answers")))
+
+    def cut(self) -> None:
+        """End all connections; what was not answered never will be. Later ones are not muted."""
+        self._network.lift(self._network.apply(Rule("reset", targets=(PARTY,))))
+        while self._silences:
+            self._network.lift(self._silences.pop())
+
+    def replace(self, endpoint: str) -> None:
+        """Another store is there from now on."""
+        self._network.close_address(self._endpoint)
+        self._network.open(PARTY, endpoint, port=int(self._endpoint.rpartition(":")[2]))
 
     def lose_the_answer(self, act: Callable[[], Any], happened: Callable[[], Any]) -> Any:
         """Runs `act`, swallows its answer, and cuts the connection once `happened` is seen."""
@@ -39,11 +58,11 @@ class Lossy:
             except Exception as error:
                 outcome.append(error)
 
-        self.proxy.mute()
+        self.mute()
         thread = threading.Thread(target=run)
         thread.start()
         eventually(happened, "the effect of the call whose answer is swallowed")
-        self.proxy.cut()
+        self.cut()
         thread.join(PATIENCE_S)
         (result,) = outcome
         if isinstance(result, Exception):
@@ -52,7 +71,8 @@ class Lossy:
 
     def close(self) -> None:
         self.kv.close()
-        self.proxy.close()
+        self.cut()
+        self._network.close_address(self._endpoint)
 
 
 @pytest.fixture(scope="module", params=["embedded", "etcd-1"])
@@ -61,10 +81,16 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         yield opened
 
 
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    with Network(tmp_path_factory.mktemp("network")) as opened:
+        yield opened
+
+
 @pytest.fixture
-def lossy(store: Store) -> Iterator[Lossy]:
+def lossy(store: Store, network: Network) -> Iterator[Lossy]:
     delete(store.kv, b"", prefix=True)
-    with closing(Lossy(store)) as opened:
+    with closing(Lossy(store, network)) as opened:
         yield opened
 
 
@@ -159,10 +185,10 @@ def test_a_watch_loses_nothing_when_its_connection_is_cut(lossy: Lossy) -> None:
     watch = lossy.kv.watch(b"w/", 0, seen)
     for number in range(30):
         if number % 10 == 5:
-            lossy.proxy.mute()
+            lossy.mute()
         put(lossy.direct, b"w/%d" % number, b"")
         if number % 10 == 8:
-            lossy.proxy.cut()
+            lossy.cut()
     seen.wait_for_key("put", b"w/29")
     watch.close()
     assert seen.names() == [("put", b"w/%d" % number) for number in range(30)]
@@ -170,8 +196,7 @@ def test_a_watch_loses_nothing_when_its_connection_is_cut(lossy: Lossy) -> None:
 
 def test_a_store_that_was_replaced_is_noticed(lossy: Lossy) -> None:
     with start_embedded() as another:
-        lossy.proxy.target = another.endpoints[0]
-        lossy.proxy.cut()
+        lossy.replace(another.endpoints[0])
         with pytest.raises(Reopen, match="wiped or replaced"):
             lossy.kv.read(b"k")
         with pytest.raises(Reopen):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,11 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from hurt_server import PROGRAM, Order
 
 import resilient_ps as ps
+from resilient_ps.chaos.live.orders import Order
 from resilient_ps.chaos.live.prober import key_of
 from resilient_ps.chaos.live.records import Records
+from resilient_ps.chaos.live.server import server_program
 from resilient_ps.chaos.live.straight import StraightWriter
 from resilient_ps.client.connection import wait_for_cluster
 from resilient_ps.coordinator.records import ShardRecord
@@ -114,8 +113,6 @@ def hurt_cluster(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         etcd = stack.enter_context(start_etcd(members=members, heartbeat_ms=20, election_ms=200))
-        own = {} if options is None else {k: list(v) for k, v in options(etcd).items()}
-        program = (sys.executable, str(PROGRAM), str(folder), json.dumps(own))
         flags = ["--lease-ttl", str(LEASE_TTL_S), "--shards", str(shards)]
         processes = LocalCluster(
             servers,
@@ -124,7 +121,8 @@ def hurt_cluster(
             cluster=CLUSTER,
             coordinate=lambda: etcd,
             flags=flags,
-            program=program,
+            flags_of=None if options is None else options(etcd),
+            program=server_program(folder),
         )
         stack.enter_context(processes)
         kv = stack.enter_context(closing(EtcdKv(processes.endpoints)))

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from standby import CLUSTER, PATIENCE_S, cold_standby
-from store_proxy import StoreProxy
 
 import resilient_ps as ps
+from resilient_ps.chaos.faults.links import StoreTrouble
+from resilient_ps.chaos.live.proxy.store import StoreProxy
 from resilient_ps.checkpoints.settings import CheckpointSettings
 from resilient_ps.client.connection import connect
 from resilient_ps.client.content import read_part, tables_of
@@ -84,7 +85,7 @@ def test_the_total_is_constant_in_every_checkpoint(
         StoreProxy(seaweedfs.endpoint, credentials=keys) as proxy,
         cold_standby(url, 2, settings=OFTEN, endpoint=proxy.endpoint) as running,
     ):
-        proxy.bytes_per_s = SLOW_BYTES_PER_S
+        proxy.trouble = StoreTrouble(bytes_per_s=SLOW_BYTES_PER_S)
         etcd = ",".join(running.processes.endpoints)
         with connect(etcd, CLUSTER, deadline_s=PATIENCE_S) as client:
             ending = threading.Event()

@@ -92,6 +92,9 @@ def test_a_checkpoint_of_a_living_cluster_is_made_listed_verified_compared_and_e
     assert listed[1]["id"] == first.json["id"]
     assert [(each["state"], each["why"]) for each in listed] == [("complete", "")] * len(listed)
     assert first.json["id"] in shell("checkpoint", "ls").out
+    mistyped = shell("checkpoint", "ls", "--cluster", "elsewhere")
+    assert (mistyped.code, mistyped.out) == (2, "")
+    assert "clusters in this store: " in mistyped.err
     shown = shell("checkpoint", "show", first.json["id"], "--json").json
     assert {each["table"]: each["rows"] for each in shown["tables"]} == {
         "made/b": 5,
@@ -126,6 +129,9 @@ def test_without_a_store_etcd_says_what_is_published(
     monkeypatch.delenv("RESILIENT_PS_STORE")
     listed = shell("checkpoint", "ls", "--json").json["checkpoints"]
     assert (listed[0]["id"], listed[0]["state"]) == (made["id"], "good")
+    mistyped = shell("checkpoint", "ls", "--cluster", "elsewhere")
+    assert (mistyped.code, mistyped.out) == (2, "")
+    assert "no cluster 'elsewhere'" in mistyped.err
     refused = shell("checkpoint", "verify")
     assert refused.code == 2
     assert "name the store: --store s3://BUCKET/PREFIX" in refused.err
@@ -193,6 +199,8 @@ def test_what_is_not_there_is_told_with_what_is(shell: Shell) -> None:
 
 
 def test_gc_shows_first_and_keeps_the_newest(shell: Shell) -> None:
+    for _ in range(3):
+        assert shell("checkpoint", "create").code == 0
     before = [c["id"] for c in shell("checkpoint", "ls", "--json").json["checkpoints"]]
     assert len(before) >= 3
     shown = shell("checkpoint", "gc", "--keep-last", "1", "--json").json

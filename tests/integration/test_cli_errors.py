@@ -129,9 +129,11 @@ def test_a_wrong_call_is_one_line_and_exit_code_2(
         ("status", "--deadline", "0.5", *NO_ETCD),
         ("table", "ls", "--deadline", "0.5", *NO_ETCD),
         ("job", "stop", "j", "--deadline", "0.5", *NO_ETCD),
+        ("checkpoint", "ls", "--deadline", "0.5", *NO_ETCD),
+        ("checkpoint", "create", "--deadline", "0.5", *NO_ETCD),
         ("server", "--listen", "127.0.0.1:0", *NO_ETCD),
     ],
-    ids=lambda value: value[0],
+    ids=lambda value: " ".join(value[:2]),
 )
 def test_an_absent_etcd_is_exit_code_3(shell: Shell, arguments: tuple[str, ...]) -> None:
     ended = shell(*arguments)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from cli_process import Ended, Shell
-from store_proxy import StoreProxy
 
+from resilient_ps.chaos.faults.links import StoreTrouble
+from resilient_ps.chaos.live.proxy.store import StoreProxy
 from resilient_ps.errors import NotFound
 from resilient_ps.runtime.spawn import free_ports
 from resilient_ps.storage.blobs import BlobList, ListBlobs
@@ -85,7 +86,7 @@ def test_ignored_conditions_are_found_and_their_meaning_is_told(
     shell: Shell, s3: SeaweedFS
 ) -> None:
     with StoreProxy(s3.endpoint, credentials=(s3.access_key, s3.secret_key)) as proxy:
-        proxy.ignores_conditions = True
+        proxy.trouble = StoreTrouble(ignore_conditions=True)
         place = ("--store", f"{s3.url}/lax", "--s3-endpoint", proxy.endpoint)
         ended = shell("doctor", *place, *QUICK, "--json")
     assert ended.code == 1
@@ -118,7 +119,7 @@ def test_wrong_bytes_are_worse_than_refused_conditions(shell: Shell, s3: Seaweed
 def test_listings_that_lag_are_measured(s3: SeaweedFS) -> None:
     options = replace(options_from(os.environ), concurrency=16)
     with StoreProxy(s3.endpoint) as proxy:
-        proxy.hides_s = 1.5
+        proxy.trouble = StoreTrouble(hide_new_s=1.5)
         store = open_store(f"{s3.url}/late", replace(options, endpoint=proxy.endpoint))
         with closing(store):
             examination = Examination(store)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 from crew import LEASE_TTL_S, Hurt, eventually, hurt_cluster, ranks_at_work
-from lossy_proxy import LossyProxy
 
+from resilient_ps.chaos.faults.links import Rule
+from resilient_ps.chaos.live.network import Network
 from resilient_ps.coordinator.runtime.processes import EtcdProcess
 from resilient_ps.errors import Unavailable
 
@@ -18,19 +19,17 @@ HANGS_SOAK = 40
 
 
 @pytest.fixture(scope="module")
-def wires() -> Iterator[list[LossyProxy]]:
-    """Between s1 and each member of etcd; filled when etcd runs."""
-    wires: list[LossyProxy] = []
-    yield wires
-    for wire in wires:
-        wire.close()
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    """Between s1 and the members of etcd, e0 and so on."""
+    with Network(tmp_path_factory.mktemp("network")) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
-def cluster(wires: list[LossyProxy]) -> Iterator[Hurt]:
+def cluster(network: Network) -> Iterator[Hurt]:
     def options(etcd: EtcdProcess) -> Mapping[str, Sequence[str]]:
-        wires.extend(LossyProxy(endpoint) for endpoint in etcd.endpoints)
-        return {"s1": ("--etcd", ",".join(wire.address for wire in wires))}
+        ways = [network.open(f"e{n}", endpoint) for n, endpoint in enumerate(etcd.endpoints)]
+        return {"s1": ("--etcd", ",".join(ways))}
 
     with hurt_cluster(3, replicas=3, shards=3, members=MEMBERS, options=options) as hurt:
         yield hurt
@@ -39,6 +38,12 @@ def cluster(wires: list[LossyProxy]) -> Iterator[Hurt]:
 def pass_a_ttl() -> None:
     """Long enough for every lease to end that was not renewed."""
     threading.Event().wait(LEASE_TTL_S + 1.0)
+
+
+def mend(network: Network, cut: int) -> None:
+    """What waited at the cut never comes."""
+    network.lift(network.apply(Rule("reset")))
+    network.lift(cut)
 
 
 def leader_of(etcd: EtcdProcess) -> int:
@@ -56,31 +61,46 @@ def leader_of(etcd: EtcdProcess) -> int:
 
 
 def test_a_server_keeps_its_lease_when_the_member_that_it_talks_to_is_cut_off(
-    cluster: Hurt, wires: list[LossyProxy]
+    cluster: Hurt, network: Network
 ) -> None:
     before = cluster.records.epochs()
     with ranks_at_work(cluster):
-        for wire in wires:  # one of them is the one
-            wire.lose_everything()
+        for number in range(MEMBERS):  # one of them is the one
+            cut = network.apply(Rule("drop", targets=(f"e{number}",)))
             pass_a_ttl()
-            wire.heal()
+            mend(network, cut)
     assert cluster.records.epochs() == before
 
 
 def test_a_server_cut_off_from_etcd_is_replaced_and_finds_its_way_back(
-    cluster: Hurt, wires: list[LossyProxy]
+    cluster: Hurt, network: Network
 ) -> None:
     with ranks_at_work(cluster):
-        for wire in wires:
-            wire.lose_everything()
+        cut = network.apply(Rule("drop"))
         eventually(lambda: not cluster.records.led_by("s1"), "other primaries")
         assert cluster.processes.stop_server("s3") == 0  # the membership changes twice
         cluster.processes.restart("s3")
         cluster.kv.compact(cluster.records.look().revision)  # it cannot read up on that
-        for wire in wires:
-            wire.heal()
+        mend(network, cut)
         cluster.settle()
         assert cluster.records.led_by("s1")
+
+
+def test_a_server_that_hears_late_of_every_change_acts_on_nothing_that_is_over(
+    cluster: Hurt, network: Network
+) -> None:
+    cluster.settle()
+    late = network.apply(Rule("delay", way="answers", delay_s=0.5))
+    with ranks_at_work(cluster) as ranks:
+        for name in ("s2", "s3", "s2"):
+            before = cluster.records.led_by(name)
+            cluster.processes.kill(name)
+            for rank in ranks:
+                rank.wait_for_more()
+            assert not before.keys() & cluster.records.led_by(name).keys()
+            cluster.processes.restart(name)
+            cluster.settle()
+    assert network.lift(late).pieces > 0
 
 
 def test_the_death_of_the_leader_of_etcd_moves_no_shard(cluster: Hurt) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,15 @@ ECHO = (sys.executable, str(PROGRAM))
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """All temporary folders of a test, also of its child processes, are made in here."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    return tmp_path
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """All temporary folders of a test, also of its child processes, are made in here.
+
+    Its path is short, so that there are Unix sockets in it.
+    """
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        yield Path(folder)
 
 
 def echo_cluster(servers: int, *flags: str) -> LocalCluster:

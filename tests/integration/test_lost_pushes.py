@@ -6,14 +6,14 @@ Clients reach the servers through proxies, so that an answer can be lost and not
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
 from crew import NUMBERS, Hurt, eventually, hurt_cluster
-from lossy_proxy import LossyProxy
 
 import resilient_ps as ps
+from resilient_ps.chaos.faults.links import Rule
+from resilient_ps.chaos.live.network import Network
 from resilient_ps.runtime.spawn import free_ports
 
 SERVERS = ("s1", "s2")
@@ -22,20 +22,17 @@ ONE = np.ones((1, 1), np.int64)
 
 
 @pytest.fixture(scope="module")
-def proxies() -> Iterator[dict[str, LossyProxy]]:
-    with ExitStack() as stack:
-        ports = free_ports(len(SERVERS))
-        yield {
-            name: stack.enter_context(LossyProxy(f"127.0.0.1:{port}"))
-            for name, port in zip(SERVERS, ports, strict=True)
-        }
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    with Network(tmp_path_factory.mktemp("network")) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
-def cluster(proxies: dict[str, LossyProxy]) -> Iterator[Hurt]:
+def cluster(network: Network) -> Iterator[Hurt]:
+    targets = [f"127.0.0.1:{port}" for port in free_ports(len(SERVERS))]
     own = {
-        name: ("--listen", proxy.target, "--advertise", proxy.address)
-        for name, proxy in proxies.items()
+        name: ("--listen", target, "--advertise", network.open(name, target))
+        for name, target in zip(SERVERS, targets, strict=True)
     }
     with hurt_cluster(2, shards=1, options=lambda _: own) as hurt:
         yield hurt
@@ -43,7 +40,7 @@ def cluster(proxies: dict[str, LossyProxy]) -> Iterator[Hurt]:
 
 @pytest.mark.parametrize("copied", [False, True], ids=["backup", "replica seeded by a copy"])
 def test_a_push_whose_answer_was_lost_with_its_server_counts_once(
-    cluster: Hurt, proxies: dict[str, LossyProxy], copied: bool
+    cluster: Hurt, network: Network, copied: bool
 ) -> None:
     name = f"lost{next(NUMBERS)}"
     with (
@@ -55,7 +52,7 @@ def test_a_push_whose_answer_was_lost_with_its_server_counts_once(
         table.push(KEY, ONE)
         primary = cluster.record(0).primary
         backup = next(server for server in SERVERS if server != primary)
-        proxies[primary].lose_answers()
+        silence = network.apply(Rule("drop", targets=(primary,), way="answers"))
         push = table.push_async(KEY, ONE)
         eventually(lambda: held(reader, name) == 2, "the push to be applied")
         if copied:
@@ -64,7 +61,8 @@ def test_a_push_whose_answer_was_lost_with_its_server_counts_once(
             cluster.settle()
         assert not push.done()
         cluster.processes.kill(primary)
-        proxies[primary].heal()
+        network.lift(network.apply(Rule("reset", targets=(primary,))))  # they never come
+        network.lift(silence)
         push.result()
         table.push(KEY, ONE)
         worker.tick()

@@ -9,6 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from resilient_ps.cli.application import app
+
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
@@ -21,16 +25,18 @@ def test_the_example_runs() -> None:
     assert run.stdout.startswith("[")
 
 
+def test_the_test_that_it_shows_is_one_that_is_run() -> None:
+    (shown,) = re.findall(r"```py\n(.*?)```", README, re.DOTALL)
+    assert shown in (Path(__file__).parents[2] / "examples" / "test_my_model.py").read_text()
+
+
 def test_every_command_and_flag_that_it_names_exists() -> None:
     commands = re.findall(r"^ +resilient-ps (.*)$", README, re.MULTILINE)
     assert len(commands) >= 3
     for command in commands:
         words = shlex.split(command)
         named = itertools.takewhile(lambda word: not word.startswith("-"), words)
-        shown = subprocess.run(
-            [sys.executable, "-m", "resilient_ps.cli.main", *named, "--help"],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert shown.returncode == 0, shown.stderr
+        shown = CliRunner().invoke(app, [*named, "--help"])
+        assert shown.exit_code == 0, shown.output
         for flag in [word for word in words if word.startswith("--")]:
-            assert flag in shown.stdout, (command, flag)
+            assert flag in shown.output, (command, flag)

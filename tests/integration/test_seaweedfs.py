@@ -52,7 +52,10 @@ def listening_addresses(pid: int) -> set[str]:
     """Of all sockets of the process that listen: the local addresses, as the kernel writes them."""
     inodes = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        target = os.readlink(link)
+        try:
+            target = os.readlink(link)
+        except FileNotFoundError:  # closed meanwhile
+            continue
         if target.startswith("socket:["):
             inodes.add(target[8:-1])
     found = set()

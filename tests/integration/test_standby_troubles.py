@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from cli_process import Shell
 from standby import CLUSTER, PATIENCE_S, Running, cold_standby
-from store_proxy import StoreProxy
 
 import resilient_ps as ps
+from resilient_ps.chaos.live.proxy.store import StoreProxy
 from resilient_ps.checkpoints.settings import CheckpointSettings
 from resilient_ps.client.connection import connect
 from resilient_ps.errors import NotFound

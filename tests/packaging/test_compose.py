@@ -1,10 +1,14 @@
-"""deploy/compose.yaml keeps to the rules of the Compose specification, as far as it uses them."""
+"""deploy/compose.yaml keeps to the Compose specification, and to rules of our own."""
 
 from __future__ import annotations
 
+import copy
+import importlib.resources
+import json
 import re
 from typing import Any
 
+import check_jsonschema
 import jsonschema
 import pytest
 from compose import FOLDER, load, words
@@ -12,72 +16,12 @@ from compose import FOLDER, load, words
 from resilient_ps.cli.application import app
 from resilient_ps.cli.exits import run
 
-DURATION = {"type": "string", "pattern": r"^([0-9]+(h|m|s|ms|us))+$"}
-COMMAND = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-TEXTS = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
-HEALTH = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["test"],
-    "properties": {
-        "test": {
-            "type": "array",
-            "prefixItems": [{"enum": ["CMD", "CMD-SHELL", "NONE"]}],
-            "items": {"type": "string"},
-        },
-        "interval": DURATION,
-        "timeout": DURATION,
-        "retries": {"type": "integer", "minimum": 1},
-    },
-}
-CONDITION = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["condition"],
-    "properties": {
-        "condition": {
-            "enum": ["service_started", "service_healthy", "service_completed_successfully"]
-        }
-    },
-}
-SERVICE = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["image"],
-    "properties": {
-        "image": {"type": "string", "pattern": r"^[a-z0-9./_-]+(:[A-Za-z0-9._-]+)?$"},
-        "build": {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {"context": {"type": "string"}, "dockerfile": {"type": "string"}},
-        },
-        "entrypoint": COMMAND,
-        "command": COMMAND,
-        "environment": {"type": "object", "additionalProperties": {"type": "string"}},
-        "volumes": TEXTS,
-        "ports": {"type": "array", "items": {"pattern": r"^127\.0\.0\.1:[0-9]+:[0-9]+$"}},
-        "profiles": TEXTS,
-        "restart": {"enum": ["no", "always", "on-failure", "unless-stopped"]},
-        "stop_grace_period": DURATION,
-        "healthcheck": HEALTH,
-        "depends_on": {"type": "object", "additionalProperties": CONDITION},
-    },
-}
-FILE = {
-    "type": "object",
-    "required": ["services"],
-    "additionalProperties": False,
-    "patternProperties": {"^x-": {}},
-    "properties": {
-        "name": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]*$"},
-        "services": {
-            "type": "object",
-            "patternProperties": {"^[a-zA-Z0-9._-]+$": SERVICE},
-            "additionalProperties": False,
-        },
-        "volumes": {"type": "object", "additionalProperties": {"type": ["object", "null"]}},
-    },
-}
+OFFICIAL = json.loads(
+    importlib.resources.files(check_jsonschema)
+    .joinpath("builtin_schemas", "vendor", "compose-spec.json")
+    .read_text()
+)
+"""The schema of the Compose specification, as that package brings it along."""
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +30,20 @@ def compose() -> dict[str, Any]:
 
 
 def test_it_has_the_form_that_compose_takes(compose: dict[str, Any]) -> None:
-    jsonschema.Draft202012Validator(FILE).validate(compose)
+    jsonschema.Draft202012Validator(OFFICIAL).validate(compose)
+
+
+def test_what_the_specification_does_not_know_is_refused(compose: dict[str, Any]) -> None:
+    wrong = copy.deepcopy(compose)
+    wrong["services"]["server1"]["comand"] = ["server"]
+    with pytest.raises(jsonschema.ValidationError, match="comand"):
+        jsonschema.Draft202012Validator(OFFICIAL).validate(wrong)
+
+
+def test_only_this_machine_reaches_the_ports(compose: dict[str, Any]) -> None:
+    ports = [port for s in compose["services"].values() for port in s.get("ports", [])]
+    assert ports
+    assert all(re.fullmatch(r"127\.0\.0\.1:[0-9]+:[0-9]+", port) for port in ports)
 
 
 def test_three_members_of_etcd_three_servers_a_store_and_a_job(compose: dict[str, Any]) -> None:

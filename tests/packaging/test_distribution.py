@@ -94,6 +94,15 @@ def test_the_type_marker_the_licence_and_the_command_are_in_the_wheel(
     with zipfile.ZipFile(built.wheel) as archive:
         assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
         assert b"resilient-ps = resilient_ps." in archive.read(entry_points)
+        assert b"[pytest11]\nresilient_ps = resilient_ps." in archive.read(entry_points)
+
+
+def test_what_reports_are_made_of_is_in_the_wheel(built: Distributions) -> None:
+    parts = [
+        p for p in (ROOT / "chaos" / "report").iterdir() if p.suffix in (".html", ".css", ".js")
+    ]
+    assert len(parts) >= 4
+    assert {f"resilient_ps/chaos/report/{part.name}" for part in parts} <= names(built.wheel)
 
 
 def test_the_wheel_built_from_the_sdist_is_the_same(built: Distributions) -> None:

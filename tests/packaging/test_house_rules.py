@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,12 @@ MAX_LINES = 450
 BANNED_MODULES = {"pickle", "marshal", "shelve", *LINKED}
 
 
-def parsed() -> Iterator[tuple[Path, ast.Module]]:
-    for path in product_modules():
-        yield path, ast.parse((ROOT / path).read_text(), filename=str(path))
+@functools.cache
+def parsed() -> tuple[tuple[Path, ast.Module], ...]:
+    return tuple(
+        (path, ast.parse((ROOT / path).read_text(), filename=str(path)))
+        for path in product_modules()
+    )
 
 
 def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -69,6 +73,26 @@ def test_nothing_calls_hash_or_wait_for() -> None:
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in {"hash", "wait_for", "asyncio.wait_for"}
     ] == []
+
+
+def test_processes_are_spawned_and_never_forked() -> None:
+    """A fork of a process with threads, such as those of gRPC, may hang for ever."""
+    forks = {"fork", "forkpty", "preexec_fn", "fork_exec", "ProcessPoolExecutor"}
+    assert [
+        f"{path}:{node.lineno}: {ast.unparse(node)}"
+        for path, tree in parsed()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and (
+            forks & {ast.unparse(node.func).split(".")[-1], *(k.arg for k in node.keywords)}
+            or (ast.unparse(node.func).endswith("get_context") and _argument(node) != "spawn")
+        )
+        and not any("get_context" in ast.unparse(k) or k.arg == "mp_context" for k in node.keywords)
+    ] == []
+
+
+def _argument(call: ast.Call) -> object:
+    return ast.literal_eval(call.args[0]) if call.args else None
 
 
 @pytest.mark.lint

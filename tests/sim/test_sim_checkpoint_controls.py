@@ -66,6 +66,7 @@ def judged(control: Control, seed: int, guards: Guards) -> Outcome:
     )
 
 
+@pytest.mark.no_cover  # many runs of the same lines
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
 def test_without_a_rule_a_cluster_is_convicted(control: Control) -> None:
     for seed in range(SEEDS_TRIED):

@@ -66,6 +66,7 @@ def crash_at(step: Step, victim: Victim) -> None:
     assert check_swept(archive.sweeps).outcome == "true", (step, victim)
 
 
+@pytest.mark.no_cover  # many runs of the same lines
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("victim", ["the process", "the coordinator", "all servers"])
 def test_a_crash_at_any_step_leaves_a_usable_checkpoint_and_a_later_one_succeeds(

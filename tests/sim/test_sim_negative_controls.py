@@ -121,6 +121,7 @@ def smallest(control: Control, seeds: range) -> tuple[int, tuple[str, ...]] | No
     return None
 
 
+@pytest.mark.no_cover  # many runs of the same lines
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
 def test_without_a_rule_a_cluster_is_convicted(control: Control) -> None:
     assert smallest(control, range(SEEDS_TRIED)) is not None

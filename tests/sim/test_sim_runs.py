@@ -12,15 +12,30 @@ import pytest
 from resilient_ps.chaos.sim.outcome import RunKind
 from resilient_ps.chaos.sim.run import run_seed
 
-SEEDS: dict[RunKind, range] = {"safety": range(150), "liveness": range(75)}
+SEEDS: dict[RunKind, int] = {"safety": 120, "liveness": 60}
+AT_ONCE = 10
+SOME_SEEDS = [
+    pytest.param(kind, range(first, first + AT_ONCE), id=f"{kind}-{first}")
+    for kind, count in SEEDS.items()
+    for first in range(0, count, AT_ONCE)
+]
+
+# Runs of many seeds reach no lines that one does not: counting lines would make them thrice as long
+many_seeds = pytest.mark.no_cover
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["safety", "liveness"])
-def test_every_promise_holds_under_random_faults(kind: RunKind) -> None:
-    for seed in SEEDS[kind]:
+@many_seeds
+@pytest.mark.parametrize(("kind", "seeds"), SOME_SEEDS)
+def test_every_promise_holds_under_random_faults(kind: RunKind, seeds: range) -> None:
+    for seed in seeds:
         outcome = run_seed(seed, kind=kind)
         assert outcome.verdict == "true", (seed, outcome.findings)
+
+
+@pytest.mark.parametrize("seed", [287])  # a listing lags, a checkpoint goes, etcd is lost
+def test_every_promise_holds_where_it_once_did_not(seed: int) -> None:
+    outcome = run_seed(seed)
+    assert outcome.verdict == "true", outcome.findings
 
 
 @pytest.mark.soak
@@ -47,6 +62,7 @@ def test_a_world_that_sends_bytes_runs_to_the_same_end() -> None:
     assert outcomes[0].acknowledged == outcomes[1].acknowledged
 
 
+@many_seeds
 def test_faults_that_spare_nothing_end_in_no_violation() -> None:
     for seed in range(10):
         outcome = run_seed(seed, careful=False)

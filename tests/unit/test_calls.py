@@ -22,8 +22,8 @@ from resilient_ps.calls import (
 )
 from resilient_ps.coordinator.kv import KvCall, Read
 from resilient_ps.ids import NOWHERE, Epoch, Position, WorkerId
-from resilient_ps.machine import Effect, Send, SetTimer
-from resilient_ps.messages import Answer, Kind, PartAnswer, Request, Status
+from resilient_ps.machine import Drop, Effect, Send, SetTimer
+from resilient_ps.messages import Answer, Kind, PartAnswer, Request, Status, Values
 
 S1, S2 = "server:s1", "server:s2"
 
@@ -288,3 +288,67 @@ def test_many_waiting_shards_are_summed_up() -> None:
     made = calls("- " * 7)
     text = made.waits_for(call(made, shards=tuple(range(7))))
     assert text.endswith("and 3 more shards")
+
+
+def pulling(made: Calls) -> Call:
+    """A pull of two int64 rows, of shard 0 and of shard 1, that is under way."""
+    one = call(made, Kind.PULL, (0, 1))
+    one.out = memoryview(bytearray(16))
+    one.pieces = {0: Piece(0, 1, start=0, stop=8), 1: Piece(1, 1, start=8, stop=16)}
+    made.start(one, 0)
+    return one
+
+
+def rows(*values: int) -> tuple[Values, ...]:
+    return (np.array(values, np.int64),)
+
+
+def test_of_an_answer_that_is_outdated_in_part_the_rest_is_taken() -> None:
+    made = calls("s1 s1")
+    one = pulling(made)
+    made.seen[0] = at(5)
+    parts = (ok(0, 3), ok(1, 3))
+    assert made.places(1, parts, S1) is None
+    made.on_answer(Answer(1, parts, rows(10, 11)), 0, S1)
+    assert one.pending == {0}
+    assert np.frombuffer(one.out, np.int64).tolist() == [0, 11]
+
+
+def test_an_answer_that_was_repeated_in_part_does_not_count_twice() -> None:
+    made = calls("s1 s1")
+    one = pulling(made)
+    made.on_answer(Answer(1, (ok(0, 3),), rows(10)), 0, S1)
+    made.on_answer(Answer(1, (ok(0, 4), ok(1, 4)), rows(20, 21)), 0, S1)
+    assert one.done
+    assert np.frombuffer(one.out, np.int64).tolist() == [10, 21]
+
+
+def test_nothing_more_is_received_of_an_answer_that_another_one_has_overtaken() -> None:
+    made = calls("s1 s1")
+    one = pulling(made)
+    parts = (ok(0), ok(1))
+    assert made.places(1, parts, S1) is not None  # it is being received, and hangs
+    assert made.places(1, parts, S2) is None
+    done, effects = made.on_answer(Answer(1, parts, rows(10, 11)), 0, S2)
+    assert done is one
+    assert np.frombuffer(one.out, np.int64).tolist() == [10, 11]
+    assert [effect.peer for effect in effects if isinstance(effect, Drop)] == [S1]
+
+
+def test_nothing_is_received_for_a_call_that_was_given_up() -> None:
+    made = calls("s1 s1")
+    pulling(made)
+    assert made.places(1, (ok(0), ok(1)), S1) is not None
+    made.abandon(1)
+    assert [drop.peer for drop in made.strays()] == [S1]
+    assert made.strays() == []
+
+
+def test_what_was_received_in_part_when_its_connection_broke_may_come_from_elsewhere() -> None:
+    made = calls("s1 s1")
+    pulling(made)
+    assert made.places(1, (ok(0), ok(1)), S1) is not None
+    made.on_peer_lost(S1, 0)
+    assert made.places(1, (ok(0), ok(1)), S2) is not None
+    made.abandon(1)
+    assert [drop.peer for drop in made.strays()] == [S2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from resilient_ps.errors import Fenced, RolledBack, Unavailable
 from resilient_ps.ids import Epoch, Position, WorkerId
 from resilient_ps.machine import MessageArrived, PeerLost, Send, TimerFired
 from resilient_ps.messages import Answer, Kind, PartAnswer, Request, Status
+from resilient_ps.noted_calls import Acknowledged, NotedCalls
 from resilient_ps.quick_calls import QuickCall, plain_table
 from resilient_ps.session import Resolved, Session, SessionEffect
 from resilient_ps.split import SparsePull, split_sparse_pull, split_sparse_push
@@ -50,9 +52,14 @@ class User:
     sent: list[bytes] = field(default_factory=list)
     resolved: dict[int, Resolved] = field(default_factory=dict)
     took_it: int = 0  # answers that were taken the quick way
+    noted: list[Acknowledged] | None = None
 
     def __post_init__(self) -> None:
-        self.session = Session("c", routing(" ".join(["s1"] * self.shards)))
+        places = routing(" ".join(["s1"] * self.shards))
+        if self.noted is None:
+            self.session = Session("c", places)
+        else:
+            self.session = Session("c", places, partial(NotedCalls, note=self.noted.append))
         self.reader = FrameReader(place=self.session.calls.places)
         self.plain = plain_table(TABLE, self.spec, 1000)
         self.do(self.session.open_worker(0, JobSpec(1, "job", 2, ASP()), WORKER, 0))
@@ -147,11 +154,15 @@ class Both:
     shards: int = 4
     dim: int = 3
     dtype: str = "float32"
+    noted: bool = False
 
     def __post_init__(self) -> None:
         spec = SparseSpec("t", dim=self.dim, dtype=self.dtype, optimiser=Sum())
         self.spec = spec
-        self.quick, self.usual = User(self.shards, True, spec), User(self.shards, False, spec)
+        self.quick, self.usual = [
+            User(self.shards, quick, spec, noted=[] if self.noted else None)
+            for quick in (True, False)
+        ]
         self.compare()
 
     @property
@@ -205,6 +216,43 @@ def test_calls_and_plain_answers_are_the_same_both_ways(
     both.compare()
     assert both.quick.took_it == 3
     np.testing.assert_array_equal(outs[0], outs[1])
+
+
+def test_what_was_acknowledged_is_noted_the_same_both_ways() -> None:
+    both = Both(noted=True)
+    keys = np.arange(20, dtype=np.uint64)
+    for user in both.users:
+        user.push(1, keys, both.rows(1, 20))
+    answer = both.answer(lsn=41)
+    for user in both.users:
+        user.receive(answer)
+    outs = [both.rows(0, 20) for _ in both.users]
+    ends = [user.pull(2, keys, out) for user, out in zip(both.users, outs, strict=True)]
+    answer = both.answer(rows=both.rows(3, 20))
+    for user, end in zip(both.users, ends, strict=True):
+        user.receive(answer)
+        end()
+    assert both.quick.took_it == 2
+    np.testing.assert_array_equal(outs[0], outs[1])
+    assert both.quick.noted == both.usual.noted
+    assert both.quick.noted is not None
+    push, pull = both.quick.noted[-2:]
+    places = {shard: Position(Epoch(1, 1), 41) for shard in range(4)}
+    assert push == (Kind.PUSH, WORKER, 1, 1, 5, places)
+    assert (pull.kind, pull.n) == (Kind.PULL, 0)
+
+
+def test_what_was_refused_is_not_noted() -> None:
+    both = Both(noted=True)
+    assert both.usual.noted is not None
+    before = len(both.usual.noted)
+    both.usual.push(1, np.arange(20, dtype=np.uint64), both.rows(1, 20))
+    request = both.usual.last_request
+    at = Position(Epoch(1, 1), 50)
+    parts = [PartAnswer(part.shard, Status.FENCED, at, 9) for part in request.parts]
+    both.usual.receive(Answer(request.request, tuple(parts)))
+    assert isinstance(both.usual.resolved[1].error, Fenced)
+    assert len(both.usual.noted) == before
 
 
 @given(key_sets, tables, st.booleans())

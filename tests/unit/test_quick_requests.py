@@ -16,6 +16,7 @@ from resilient_ps.ids import NOWHERE, READER, Epoch, Position, WorkerId
 from resilient_ps.machine import MessageArrived, Send
 from resilient_ps.messages import Answer, Kind, Part, PartAnswer, Request, Status
 from resilient_ps.quick_requests import answer_quickly
+from resilient_ps.tables.allowance import Allowance
 from resilient_ps.tables.optimisers import SGD, Adagrad, Adam, Sum
 from resilient_ps.tables.spec import DenseSpec, SparseSpec, TableSpec
 
@@ -160,6 +161,28 @@ def test_plain_requests_really_go_the_quick_way() -> None:
     parts = tuple(Part(shard, count=1) for shard in SHARDS)
     pull = Request(Kind.PULL, 6, parts, 1, ME, 1, table=1, keys=np.ones(4, np.uint64))
     assert answer_quickly(pull, replicas) is not None
+
+
+def test_pushes_beside_images_go_the_quick_way_and_images_keep_their_rows() -> None:
+    served = prepared(ASP(), quick=True)
+    said(served, push(1, 0, [1, 2, 3]))
+    overlays = []
+    for shard in served.node.served()[:3]:  # of the last one none is taken
+        table = shard.tables[1]
+        table.overlay = table.make_overlay(Allowance(1 << 20, lambda: None))
+        overlays.append(table.overlay)
+    assert answer_quickly(push(2, 1, [2]), served.node.replicas) is None  # it may belong in it
+    said(served, push(2, 1, [2]))
+    before = [shard.tables[1].capture(0, 1 << 20)[2].tobytes() for shard in served.node.served()]
+    for overlay in overlays:
+        overlay.freeze()
+    for n in (3, 4):
+        assert answer_quickly(push(n, n - 1, [2, 3, n]), served.node.replicas) is not None
+    for overlay, rows in zip(overlays, before, strict=False):
+        piece = overlay.capture(1 << 20)
+        assert piece is not None
+        assert piece[1].tobytes() == rows
+    assert len({shard.tables[1].digest() for shard in served.node.served()}) == 1
 
 
 def test_a_push_is_not_made_in_part() -> None:

@@ -12,6 +12,7 @@ from resilient_ps.cli.storing import Store, with_store
 from resilient_ps.client.checkpoints import checkpoint_records
 from resilient_ps.client.stored import Listed
 from resilient_ps.coordinator.records import CheckpointRecord
+from resilient_ps.errors import NotFound
 from resilient_ps.storage.names import CheckpointId
 
 COLUMNS = ("checkpoint", "clocks", "age", "size", "uploaded", "state")
@@ -78,9 +79,12 @@ def ls(
     if store:
         with opened(store, where.cluster) as stored:
             rows = [_of_store(listed) for listed in stored.listed()]
-            nothing = "" if rows else stored.nothing()
+            if not rows and not stored.is_known():
+                raise NotFound(f"no checkpoints: {stored.nothing()}")
+        nothing = f"none of cluster {where.cluster!r} is complete or left"
     else:
         with opened_catalogue(where.etcd, where.cluster, where.deadline_s) as catalogue:
+            catalogue.incarnation()  # there is such a cluster
             rows = [_of_etcd(record) for record in checkpoint_records(catalogue)]
         nothing = "none has been published"
     if json:

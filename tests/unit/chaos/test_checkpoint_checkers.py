@@ -101,6 +101,7 @@ def test_a_checkpoint_must_be_whole_when_it_is_published_and_stay_so() -> None:
     assert "x is missing" in why(check_published([Publication(1, "1-2-aa", "x is missing")]))
     assert "y is missing" in why(check_published([whole], {"1-2-aa": "y is missing"}))
     assert "twice" in why(check_published([whole, whole]))
+    assert check_published([whole, whole._replace(etcd=1)]).outcome == "true"
     assert check_published([]).outcome == "unknown"
 
 

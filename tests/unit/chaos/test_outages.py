@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from resilient_ps.chaos.live.outages import Bar, Row, percentile, rows_for
+from resilient_ps.chaos.faults.figures import percentile
+from resilient_ps.chaos.live.outages import Bar, Row, rows_for
 from resilient_ps.chaos.live.prober import Note, Prober, key_of
 from resilient_ps.chaos.live.straight import stale
 from resilient_ps.hashing import shard_of

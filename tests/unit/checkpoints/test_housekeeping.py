@@ -20,6 +20,7 @@ from resilient_ps.checkpoints.settings import CheckpointSettings
 from resilient_ps.coordinator.cuts import CutPlan
 from resilient_ps.coordinator.records import IntentRecord, RestoreRecord
 from resilient_ps.guards import ALL_GUARDS, Guards
+from resilient_ps.storage.memory import MemoryBlobs
 from resilient_ps.storage.names import CheckpointId, checkpoint_prefix
 
 
@@ -54,6 +55,15 @@ def test_objects_that_later_checkpoints_use_stay_when_their_own_goes() -> None:
     last = world.make()
     assert world.run_until(lambda: world.checkpoints() == [last], 60), world.story()
     assert world.blobs.names() == world.objects_of(last)
+
+
+def test_a_manifest_goes_though_listings_do_not_show_it_yet() -> None:
+    world = keeping(1)
+    world.blobs = MemoryBlobs(list_lag_s=3_600)
+    first, last = world.make(), world.make()
+    assert world.run_until(lambda: world.checkpoints() == [last], 60), world.story()
+    assert world.blobs.peek(first.manifest) is None
+    assert world.blobs.peek(last.manifest) is not None
 
 
 def test_without_the_guard_what_is_used_is_swept() -> None:

@@ -179,5 +179,6 @@ def test_history_is_bounded() -> None:
         record, grant = record.take(0, 1, clock)
         assert isinstance(grant, Grant)
         record = record.finish(grant, clock)
-        assert DataShards.from_bytes(record.to_bytes(), KEY) == record
+        if clock % 32 == 0 or clock >= MAX_ENDED - 1:
+            assert DataShards.from_bytes(record.to_bytes(), KEY) == record
     assert (record.cut, record.ended) == (NO_CUT, ())

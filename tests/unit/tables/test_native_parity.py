@@ -65,6 +65,7 @@ class Both:
         with self._patch.context() as patch:
             for name in NAMES:
                 patch.setattr(passes, name, getattr(kernels, name))
+            patch.setattr(passes, "LOADS_BYTES", False)
             return native_result, function(*arguments)
 
 
@@ -247,7 +248,7 @@ def test_the_tests_of_tables_and_frames_pass_on_the_other_engine() -> None:
     here = Path(__file__).parent
     paths = [*(str(here / name) for name in files), str(here.parent / "test_wire.py")]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *paths],
+        [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", *paths],
         env={**os.environ, "RESILIENT_PS_KERNELS": "numba"},
         capture_output=True,
         text=True,

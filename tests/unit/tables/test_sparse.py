@@ -361,6 +361,19 @@ def test_captured_rows_are_loaded_with_their_state(optimiser: Sum | SGD | Adagra
     assert target.pull(keys).tobytes() == source.pull(keys).tobytes()
 
 
+def test_rows_are_loaded_from_wherever_they_stand_in_a_buffer() -> None:
+    spec = SparseSpec("t", 3, optimiser=Adagrad(0.1))
+    source = SparseShard(spec)
+    source.push(np.arange(50, dtype=np.uint64), np.ones((50, 3), np.float32))
+    keys, rows = source.capture(0, 50)
+    for shift in range(8):
+        held = bytes(shift) + rows.tobytes()
+        moved = np.frombuffer(held, np.uint8)[shift:].view(np.float32).reshape(rows.shape)
+        target = SparseShard(spec)
+        target.load(keys, moved)
+        assert target.digest() == source.digest()
+
+
 def test_a_loaded_row_takes_the_place_of_one_that_is_there() -> None:
     source, target = sums(dim=2), sums(dim=2)
     source.push(keys_of(1, 2, 3), np.ones((3, 2), np.float32))

@@ -1,4 +1,4 @@
-"""`resilient-ps chaos`: faults on real processes, and what becomes of a cluster meanwhile."""
+"""`resilient-ps chaos bench`: how long faults keep shards away."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from resilient_ps.chaos.live.outages import Row
 from resilient_ps.chaos.live.recovery import Findings, Plan, measure
 from resilient_ps.cli.exits import EXIT_NEGATIVE
 from resilient_ps.cli.local import load_kernels, running
-from resilient_ps.cli.options import HELP, JsonOption, ReplicasOption, ServersOption, print_json
+from resilient_ps.cli.options import JsonOption, ReplicasOption, ServersOption, print_json
 from resilient_ps.cli.output import grid, remark, results
 from resilient_ps.cli.progress import Watcher
 from resilient_ps.client.connection import wait_for_cluster
@@ -28,23 +28,11 @@ FAULTS_MOST = 10_000
 PLACED_DEADLINE_S = 60.0
 COLUMNS = ("fault", "number", "median", "p99", "longest", "others", "bar", "")
 
-chaos = typer.Typer(
-    help="""Faults on real processes, on this machine only.
-
-    \b
-    Example:
-        resilient-ps chaos bench
-    """,
-    no_args_is_help=True,
-    **HELP,
-)
-
 
 def _faults(option: str, what: str) -> Any:
     return typer.Option(option, min=0, max=FAULTS_MOST, help=what)
 
 
-@chaos.command(short_help="Measure how long faults keep shards away.")
 def bench(
     *,
     kills: Annotated[int, _faults("--kills", "How often to kill -9 a primary.")] = 30,

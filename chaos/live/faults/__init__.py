@@ -1,0 +1,1 @@
+"""Faults on real processes: each with its beginning, its end, and a look whether it happened."""

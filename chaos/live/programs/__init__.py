@@ -1,0 +1,1 @@
+"""What the worker processes of a run do: repeatable programs on the public API."""

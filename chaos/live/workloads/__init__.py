@@ -1,0 +1,1 @@
+"""The harness's side of what workers do: how they are started, followed, and judged."""

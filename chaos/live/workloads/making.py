@@ -1,0 +1,22 @@
+"""Which workloads there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from resilient_ps.chaos.live.workload import LiveWorkload, WorkloadSettings
+from resilient_ps.chaos.live.workloads.bank import namespace, transfer
+from resilient_ps.chaos.live.workloads.counting import barrier, counter, one_hot, staleness
+from resilient_ps.chaos.live.workloads.script import Script
+from resilient_ps.chaos.live.workloads.training import Training
+
+KINDS: dict[str, Callable[[WorkloadSettings], LiveWorkload]] = {
+    "one-hot": one_hot,
+    "counter": counter,
+    "staleness": staleness,
+    "barrier": barrier,
+    "transfer": transfer,
+    "namespace": namespace,
+    "train": Training,
+    "script": Script,
+}
