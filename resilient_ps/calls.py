@@ -224,7 +224,9 @@ class Calls:
             return None, []
         effects: list[Effect] = []
         moved: list[int] = []
-        values = None if answer.placed or not call.out.nbytes else _by_shard(call, answer)
+        values = {} if answer.placed or not call.out.nbytes else _by_shard(call, answer)
+        if values is None:
+            return None, [Drop(peer, "an answer does not fit what was asked for")]
         for part in answer.parts:
             shard = part.shard
             if call.receiving.get(shard) == peer:
@@ -248,7 +250,7 @@ class Calls:
             if away or part.at < self.seen[shard]:  # from a replica that has fallen behind
                 effects += self._later(shard, now_ns)
                 continue
-            if values is not None and shard in values:
+            if shard in values:
                 piece = call.pieces[shard]
                 call.out[piece.start : piece.stop] = values[shard]
             if shard in call.receiving:
@@ -420,8 +422,11 @@ class Calls:
         )
 
 
-def _by_shard(call: Call, answer: Answer) -> dict[int, memoryview]:
-    """The values of a pull's answer that were received in an array of their own, as bytes."""
+def _by_shard(call: Call, answer: Answer) -> dict[int, memoryview] | None:
+    """The values of a pull's answer that were received in an array of their own, as bytes.
+
+    None: they are not as many as were asked for.
+    """
     found: dict[int, memoryview] = {}
     data = memoryview(b"".join([values.data.cast("B") for values in answer.values]))
     at = 0
@@ -429,10 +434,8 @@ def _by_shard(call: Call, answer: Answer) -> dict[int, memoryview]:
         if part.status is Status.OK:
             piece = call.pieces.get(part.shard, _NOTHING)
             end = at + piece.stop - piece.start
-            if end > len(data):
-                return {}
             found[part.shard], at = data[at:end], end
-    return found
+    return found if at == len(data) else None
 
 
 def _keys_of(call: Call, pieces: Sequence[Piece]) -> Keys:

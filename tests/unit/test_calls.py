@@ -279,7 +279,7 @@ def test_values_are_placed_for_parts_that_are_waited_for_only() -> None:
     made.start(one, 0)
     (view,) = made.places(1, [ok(0), ok(1)]) or []
     assert view.nbytes == 12
-    made.on_answer(Answer(1, (ok(0),)), 0)
+    made.on_answer(Answer(1, (ok(0),), placed=True), 0)
     assert made.places(1, [ok(0)]) is None
     assert made.places(2, [ok(1)]) is None
 
@@ -352,3 +352,15 @@ def test_what_was_received_in_part_when_its_connection_broke_may_come_from_elsew
     assert made.places(1, (ok(0), ok(1)), S2) is not None
     made.abandon(1)
     assert [drop.peer for drop in made.strays()] == [S2]
+
+
+@pytest.mark.parametrize("values", [(), rows(10), rows(10, 11, 12)])
+def test_an_answer_with_other_values_than_were_asked_for_is_none(
+    values: tuple[Values, ...],
+) -> None:
+    made = calls("s1 s1")
+    one = pulling(made)
+    done, effects = made.on_answer(Answer(1, (ok(0), ok(1)), values), 0, S1)
+    assert done is None
+    assert [effect.peer for effect in effects if isinstance(effect, Drop)] == [S1]
+    assert one.pending == {0, 1}
