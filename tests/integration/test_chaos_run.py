@@ -138,6 +138,7 @@ def test_ctrl_c_while_faults_happen_leaves_nothing(temporary: Path) -> None:
         (("--consistency", "often"), "--consistency: consistency 'often' is none of"),
         (("--workload", "barrier", "--consistency", "asp"), "there to judge bsp"),
         (("--servers", "2", "--liveness"), "--liveness takes one away"),
+        (("--scenario", "dedup", "--servers", "1"), "leave --servers away"),
         (("--report", "report.txt"), "--report report.txt: a report is an HTML file"),
         (("--json", "/no/such/folder/x.json"), "there is no folder /no/such/folder"),
         (("--json", "/"), "--json /: that is a folder"),

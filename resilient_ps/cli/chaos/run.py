@@ -23,6 +23,9 @@ from resilient_ps.cli.chaos.performing import Wanted, perform
 from resilient_ps.cli.options import ReplicasOption, ServersOption
 from resilient_ps.cli.unsafe import ScenarioOption, UnsafeOption, disabled
 from resilient_ps.coordinator.runtime.processes import MAX_MEMBERS
+from resilient_ps.errors import BadInput
+
+OF_SCENARIOS = frozenset({"scenario", "unsafe_disable", "json", "report", "keep"})
 
 JsonFileOption = Annotated[
     str,
@@ -43,6 +46,7 @@ KeepOption = Annotated[
 
 def run(
     *,
+    context: typer.Context,
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="What all chance is drawn from.")
     ] = None,
@@ -146,6 +150,7 @@ def run(
     """
     unsafe = disabled(unsafe_disable)
     if scenario or unsafe:
+        refuse_other_options(context)
         wanted = scenes_of(scenario, unsafe)
         perform(wanted, Files(json, report, keep, several=len(wanted) > 1))
         return
@@ -168,6 +173,18 @@ def run(
         Wanted(plan.of(seed=number, workload=names[number % len(names)])) for number in numbers
     ]
     perform(wanted, Files(json, report, keep, several=len(numbers) > 1))
+
+
+def refuse_other_options(context: typer.Context) -> None:
+    """A scenario is fixed, its cluster too: what would have no effect is refused."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and name not in OF_SCENARIOS:
+            raise BadInput(
+                f"{parameter.opts[0]} beside --scenario or --unsafe-disable: a scenario has a "
+                f"cluster and faults of its own; leave {parameter.opts[0]} away"
+            )
 
 
 def scenes_of(scenario: str, unsafe: tuple[str, ...]) -> list[Wanted]:
