@@ -9,8 +9,10 @@ successor simply goes on.
 * No configuration: it is created (by any server; the first wins).
 * A lost shard, and what a restore leaves to be done: `recovery`, before anything else.
 * The ring, first records, and where shards are to be: `reconciliation`.
+* Quotas of namespaces: `quotas`.
 * Open intents (join, leave, cut): `intents`, in the order of their numbers, one at a time.
 * Checkpoints: whoever is given as `cuts`; without an object store nobody is (`no_store`).
+* Graphs of tasks: `granting`.
 * Workers that were not heard of: `registry` and `eviction`.
 """
 
@@ -21,17 +23,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from resilient_ps.calls import RESEND_TIMER, ROUTING_REF
-from resilient_ps.coordinator import reconciliation
+from resilient_ps.coordinator import granting, reconciliation
 from resilient_ps.coordinator.cuts import CutConductor
 from resilient_ps.coordinator.eviction import EVICT_REF, Eviction
+from resilient_ps.coordinator.granting import TASKS_REF, Granting
 from resilient_ps.coordinator.intents import INTENT_REF, IntentExecution
 from resilient_ps.coordinator.kv import KvAnswered, KvFailed, Put, Txn, absent
 from resilient_ps.coordinator.mandate import CAMPAIGN_REF, Mandate
 from resilient_ps.coordinator.no_store import NO_STORE_REF, NoStore
+from resilient_ps.coordinator.quotas import QUOTA_REF, QUOTA_ROUTING_REF, QuotaRounds
+from resilient_ps.coordinator.quotas import RESEND_TIMER as QUOTA_TIMER
 from resilient_ps.coordinator.reconciliation import DESIRED_REF, PLACE_REF, RING_REF, Reconciliation
 from resilient_ps.coordinator.records import ClusterConfig
 from resilient_ps.coordinator.recovery import Recovery
 from resilient_ps.coordinator.registry import SECOND_NS, Heartbeat, WorkerRegistry
+from resilient_ps.coordinator.task_asks import SUBJECT
 from resilient_ps.coordinator.view import ClusterView
 from resilient_ps.errors import BadInput
 from resilient_ps.ids import DrawBits
@@ -51,14 +57,16 @@ from resilient_ps.messages import Ask, Told
 CONFIG_REF = 20
 REFS = frozenset(
     {ROUTING_REF, CONFIG_REF, CAMPAIGN_REF, PLACE_REF, INTENT_REF, RING_REF, DESIRED_REF, EVICT_REF}
-    | {NO_STORE_REF}
+    | {NO_STORE_REF, QUOTA_REF, QUOTA_ROUTING_REF, TASKS_REF}
 )
 TIMER = "coordinator"
 WATCH_TIMER = "coordinator/watch"
-TIMERS = frozenset({TIMER, WATCH_TIMER, RESEND_TIMER, reconciliation.TIMER})
+TIMERS = frozenset(
+    {TIMER, WATCH_TIMER, RESEND_TIMER, reconciliation.TIMER, QUOTA_TIMER, granting.TIMER}
+)
 RETRY_NS = 200_000_000
 WATCH_NS = 500_000_000  # how often an elected coordinator looks, when nothing happens
-ASKED_CHARS_MAX = 4_096
+ASKED_CHARS_MAX = 24 * 1024  # the names of 64 namespaces, and why a task failed
 SHARDS_PER_SERVER = 4
 
 
@@ -118,6 +126,8 @@ class Controller:
         self._cuts = cuts or NoStore(view, self._mandate)
         self._recovery = recovery
         self._intents = IntentExecution(view, self._mandate, self._cuts)
+        self._quotas = QuotaRounds(view, self._mandate)
+        self._granting = Granting(view, self._mandate)
         grace_ns = int(wishes.grace_s * SECOND_NS)
         self._reconciliation = Reconciliation(view, self._mandate, draw, grace_ns)
         self._registry = WorkerRegistry()
@@ -134,25 +144,26 @@ class Controller:
         """The view, or our lease, has changed: do what is missing. `lease` 0: we have none."""
         self._mandate.lease = lease
         if not lease or self._view.revision == 0:
-            self._drop()
-            return []
+            return self._drop()
         if self._view.config is None:
             recovery = self._recovery
             stored = recovery is not None and recovery.stored
             return recovery.create(now_ns) if stored and recovery else self._create_config()
         if not self.elected:
-            self._drop()
-            return self._mandate.campaign()
+            return [*self._drop(), *self._mandate.campaign()]
         effects = self._reconciliation.advance(now_ns)
         if self._recovery is not None:
             effects += self._recovery.advance(now_ns)
             if self._recovery.busy:  # nothing else is begun before that is over
                 self._intents.drop()
-                return [*effects, *self._watch(now_ns)]
+                self._quotas.drop()
+                return [*effects, *self._granting.expire(now_ns), *self._watch(now_ns)]
         return [
             *effects,
             *self._cuts.advance(now_ns),
             *self._intents.advance(now_ns),
+            *self._quotas.advance(now_ns),
+            *self._granting.advance(now_ns),
             *self._eviction.advance(now_ns),
             *self._watch(now_ns),
         ]
@@ -163,9 +174,18 @@ class Controller:
             case MessageArrived(_, Told() as told):
                 return self._cuts.hear(told, now_ns) if self.elected else []
             case MessageArrived() | PeerLost():
-                return self._intents.handle(event, now_ns)
+                if isinstance(event, PeerLost):
+                    self._granting.on_lost(event.peer)
+                effects = self._quotas.handle(event, now_ns)
+                return [*effects, *self._intents.handle(event, now_ns)]
+            case TimerFired(name) if name == QUOTA_TIMER:
+                return self._quotas.handle(event, now_ns)
+            case KvAnswered(ref) | KvFailed(ref) if ref == QUOTA_ROUTING_REF:
+                return self._quotas.handle(event, now_ns)
             case TimerFired(name) if name == RESEND_TIMER:
                 return self._intents.handle(event, now_ns)
+            case KvAnswered(ref) | KvFailed(ref) if ref == TASKS_REF:
+                return self._granting.answered(event, now_ns)
             case KvAnswered(ref) | KvFailed(ref) if ref == ROUTING_REF:
                 return self._intents.handle(event, now_ns)
             case TimerFired(name):
@@ -187,18 +207,21 @@ class Controller:
         """A question that is for the coordinator: JSON text, an object with one field.
 
         {"heartbeat": {...}}: a worker lives. {"goodbye": {...}}: it has ended. {"workers": {}}:
-        which ones live? {"checkpoints": {}}: how do they stand?
+        which ones live? {"checkpoints": {}}, {"tasks": {}}: how do they stand? {"task": {...}}: a
+        holder asks for a task; it is answered when there is one.
         """
         try:
-            told = self._answer(ask.what, now_ns)
+            subject, fields = _parsed(ask.what)
+            if subject == SUBJECT and self.elected:
+                return self._granting.ask(peer, ask.request, fields, now_ns)
+            told = self._answer(subject, fields, now_ns)
         except BadInput as error:
             told = {"error": str(error)}
         return [Send(peer, Told(ask.request, json.dumps(told)))]
 
     # --
 
-    def _answer(self, what: str, now_ns: int) -> dict[str, Any]:
-        subject, fields = _parsed(what)
+    def _answer(self, subject: str, fields: Any, now_ns: int) -> dict[str, Any]:
         if not self.elected:
             return {"error": f"{self._mandate.server} is not the coordinator", "elected": False}
         match subject:
@@ -213,6 +236,8 @@ class Controller:
             case "checkpoints":
                 recovery = {} if self._recovery is None else self._recovery.status()
                 return {"elected": True, **self._cuts.status(now_ns), "recovery": recovery}
+            case "tasks":
+                return {"elected": True, "graphs": self._granting.status()}
             case _:
                 raise BadInput(f"a coordinator knows nothing of {subject[:40]!r}")
 
@@ -229,13 +254,15 @@ class Controller:
         self._watch_at_ns = now_ns + WATCH_NS
         return [SetTimer(WATCH_TIMER, self._watch_at_ns)]
 
-    def _drop(self) -> None:
+    def _drop(self) -> list[Effect]:
         if self._recovery is not None:
             self._recovery.drop()
         self._cuts.drop()
         self._intents.drop()
+        self._quotas.drop()
         self._reconciliation.drop()
         self._registry.drop()
+        return self._granting.drop()
 
 
 def _parsed(what: str) -> tuple[str, Any]:

@@ -33,7 +33,10 @@ class Fields:
     `key` is the etcd key that errors name. Raises BadInput for everything that is not as said.
     """
 
-    def __init__(self, raw: bytes, key: bytes, what: str) -> None:
+    def __init__(
+        self, raw: bytes, key: bytes, what: str, bytes_max: int = MAX_RECORD_BYTES
+    ) -> None:
+        self._bytes_max = bytes_max
         self._key = key.decode(errors="replace")
         self._what = what
         self._left: JsonObject = self._parse(raw)
@@ -53,6 +56,12 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             self.fail(f"{name} is {short(value)}, not a whole number from {least} to {most}")
         return value
+
+    def optional_integer(self, name: str, least: int, most: int) -> int | None:
+        """A whole number, or null."""
+        if self._left.get(name, 0) is None:
+            return cast(None, self._take(name))
+        return self.integer(name, least, most)
 
     def flag(self, name: str) -> bool:
         value = self._take(name)
@@ -127,6 +136,21 @@ class Fields:
             self.fail(f"{name} is {short(values)}, not two whole numbers")
         return values[0], values[1]
 
+    def rows(self, name: str, columns: int) -> list[list[Any]]:
+        """A list of lists of so many values each; what these are, the caller checks."""
+        rows = self._list(name)
+        for row in rows:
+            if not isinstance(row, list) or len(row) != columns:
+                self.fail(f"{name} has {short(row)}, not {columns} values")
+        return rows
+
+    def integers(self, name: str, least: int, most: int) -> tuple[int, ...]:
+        """A list of whole numbers."""
+        values = self._list(name)
+        if not all(type(value) is int and least <= value <= most for value in values):
+            self.fail(f"{name} is {short(values)}, not whole numbers from {least} to {most}")
+        return tuple(values)
+
     def object(self, name: str) -> JsonObject:
         value = self._take(name)
         if not isinstance(value, dict):
@@ -174,8 +198,8 @@ class Fields:
         return value
 
     def _parse(self, raw: bytes) -> JsonObject:
-        if len(raw) > MAX_RECORD_BYTES:
-            self.fail(f"it has {len(raw)} bytes, at most {MAX_RECORD_BYTES} are allowed")
+        if len(raw) > self._bytes_max:
+            self.fail(f"it has {len(raw)} bytes, at most {self._bytes_max} are allowed")
         try:
             text = raw.decode()
             if _depth(text) > MAX_DEPTH:

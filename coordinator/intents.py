@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from resilient_ps.calls import RESEND_TIMER, ROUTING_REF, Calls
-from resilient_ps.consistency import BSP, JobSpec, parse_consistency
+from resilient_ps.consistency import BSP, JobSpec, Tasks, parse_consistency
 from resilient_ps.coordinator.cuts import CutConductor, CutPlan, abort, cut, is_wish
 from resilient_ps.coordinator.kv import KvAnswered, KvFailed, Put
 from resilient_ps.coordinator.mandate import Mandate
@@ -54,7 +54,7 @@ class IntentExecution:
             return []
         aborting = self._cuts.to_abort()
         intent = self._next(aborting)
-        routing = self._routing()
+        routing = None if intent is None else self._routing()  # it is a look at all shards
         if intent is None or routing is None or any(not owner.server for owner in routing.owners):
             return []
         if intent.kind == "cut":
@@ -66,6 +66,9 @@ class IntentExecution:
             spec = job_spec(job)
         except BadInput as error:
             return self._close(intent, "aborted", {"why": str(error)})
+        if isinstance(spec.consistency, Tasks):
+            why = f"job {spec.name!r} is a graph of tasks: its lanes neither join nor leave"
+            return self._close(intent, "aborted", {"why": why})
         return self._begin(intent, spec, routing, now_ns)
 
     def drop(self) -> None:

@@ -8,10 +8,14 @@
     ring                      RingRecord: the servers that are to hold shards
     drains/<name>             DrainRecord: a server that is to hold nothing any more
     tables/<name>             TableRecord; <name> may have slashes: namespace/table
+    namespaces/<path>         NamespaceRecord: what a namespace may hold
     jobs/<name>               JobRecord
     jobs/<name>/ranks/<r>     counter: incarnations of rank r
     jobs/<name>/ranks/<r>/finished   the incarnation of rank r that had nothing left to do
     jobs/<name>/data-shards   DataShards: which rank works on which part of the data set
+    graphs/<name>             GraphRecord: a graph of tasks, whose lanes are the ranks of job <name>
+    graphs/<name>/lanes/<b>   LanesRecord: how far each lane is, and who has its next task; 64 lanes
+    graphs/<name>/holders/<id>   HolderRecord: who may be granted tasks, under its lease
     intents/<number>          IntentRecord
     checkpoints/<number>      CheckpointRecord, by the number of its cut's intent
     restore                   RestoreRecord: what the present incarnation began with
@@ -32,8 +36,10 @@ from resilient_ps.errors import BadInput
 ROOT = "/resilient-ps/"
 MAX_NAME_CHARS = 100
 MAX_TABLE_CHARS = 200
+MAX_LEVELS = 16  # of namespaces within namespaces
 MAX_SHARD = 1023
 MAX_RANK = 65_535
+MAX_BUCKET = 255  # of a graph's lanes
 MAX_INTENT = 10**12 - 1
 KEPT_MAX = 4_096  # keys that need not be read again
 KEPT_BYTES_MAX = 256
@@ -48,10 +54,14 @@ Kind = Literal[
     "ring",
     "drain",
     "table",
+    "namespace",
     "job",
     "rank",
     "finished",
     "data-shards",
+    "graph",
+    "lanes",
+    "holder",
     "intent",
     "checkpoint",
     "restore",
@@ -69,10 +79,14 @@ _SHAPES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("ring", re.compile(r"ring")),
     ("drain", re.compile(rf"drains/(?P<name>{_NAME})")),
     ("table", re.compile(rf"tables/(?P<name>{_NAME}(/{_NAME})*)")),
+    ("namespace", re.compile(rf"namespaces/(?P<name>{_NAME}(/{_NAME})*)")),
     ("job", re.compile(rf"jobs/(?P<name>{_NAME})")),
     ("rank", re.compile(rf"jobs/(?P<name>{_NAME})/ranks/(?P<number>[0-9]{{5}})")),
     ("finished", re.compile(rf"jobs/(?P<name>{_NAME})/ranks/(?P<number>[0-9]{{5}})/finished")),
     ("data-shards", re.compile(rf"jobs/(?P<name>{_NAME})/data-shards")),
+    ("graph", re.compile(rf"graphs/(?P<name>{_NAME})")),
+    ("lanes", re.compile(rf"graphs/(?P<name>{_NAME})/lanes/(?P<number>[0-9]{{4}})")),
+    ("holder", re.compile(rf"graphs/(?P<name>{_NAME})/holders/(?P<part>{_NAME})")),
     ("intent", re.compile(r"intents/(?P<number>[0-9]{12})")),
     ("checkpoint", re.compile(r"checkpoints/(?P<number>[0-9]{12})")),
     ("restore", re.compile(r"restore")),
@@ -81,11 +95,15 @@ _SHAPES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 
 
 class Located(NamedTuple):
-    """What a key is: e.g. ("rank", "my-job", 3). A part that it does not have is "" or -1."""
+    """What a key is: e.g. ("rank", "my-job", 3). What it does not have is "" or -1.
+
+    `part`: who it is within `name`, of a graph's holders.
+    """
 
     kind: Kind
     name: str = ""
     number: int = -1
+    part: str = ""
 
 
 class ClusterKeys:
@@ -102,7 +120,9 @@ class ClusterKeys:
         self.shards = self.prefix + b"shards/"
         self.leaders = self.prefix + b"leaders/"
         self.tables = self.prefix + b"tables/"
+        self.namespaces = self.prefix + b"namespaces/"
         self.jobs = self.prefix + b"jobs/"
+        self.graphs = self.prefix + b"graphs/"
         self.intents = self.prefix + b"intents/"
         self.checkpoints = self.prefix + b"checkpoints/"
         self.restore = self.prefix + b"restore"
@@ -122,6 +142,13 @@ class ClusterKeys:
     def table(self, name: str) -> bytes:
         return self.tables + check_table_name(name).encode()
 
+    def namespace(self, path: str) -> bytes:
+        return self.namespaces + check_namespace(path).encode()
+
+    def tables_in(self, path: str) -> bytes:
+        """Prefix of all tables in a namespace and below it, and of no others."""
+        return self.tables + check_namespace(path).encode() + b"/"
+
     def job(self, name: str) -> bytes:
         return self.jobs + check_name("job", name).encode()
 
@@ -137,6 +164,23 @@ class ClusterKeys:
 
     def data_shards(self, job: str) -> bytes:
         return self.job(job) + b"/data-shards"
+
+    def graph(self, name: str) -> bytes:
+        return self.graphs + check_name("graph", name).encode()
+
+    def graph_parts(self, name: str) -> bytes:
+        """Prefix of a graph's lanes and holders."""
+        return self.graph(name) + b"/"
+
+    def lanes(self, graph: str, bucket: int) -> bytes:
+        return self.graph(graph) + b"/lanes/" + _number("bucket", bucket, MAX_BUCKET, digits=4)
+
+    def holders(self, graph: str) -> bytes:
+        """Prefix of all holders of a graph's tasks."""
+        return self.graph(graph) + b"/holders/"
+
+    def holder(self, graph: str, holder: str) -> bytes:
+        return self.holders(graph) + check_name("holder", holder).encode()
 
     def intent(self, number: int) -> bytes:
         return self.intents + _number("intent", number, MAX_INTENT, digits=12)
@@ -161,7 +205,8 @@ def _locate(below: bytes) -> Located | None:
     for kind, shape in _SHAPES:
         if match := shape.fullmatch(text):
             parts = match.groupdict()
-            return Located(kind, parts.get("name") or "", int(parts.get("number") or -1))
+            number = int(parts.get("number") or -1)
+            return Located(kind, parts.get("name") or "", number, parts.get("part") or "")
     return None
 
 
@@ -186,6 +231,19 @@ def check_table_name(name: str) -> str:
     if not re.fullmatch(rf"{_NAME}(/{_NAME})*", name):
         raise BadInput(f"{name!r} cannot name a table: {_NAME_RULE}, with / between namespaces")
     return name
+
+
+def check_namespace(path: str) -> str:
+    """Return `path` if it can name a namespace, else raise BadInput."""
+    if not isinstance(path, str):
+        raise BadInput(f"a namespace's name is text, not {type(path).__name__}: {path!r}")
+    if len(path) > MAX_TABLE_CHARS:
+        raise BadInput(f"the namespace {path[:20]!r}... is longer than {MAX_TABLE_CHARS} letters")
+    if path.count("/") >= MAX_LEVELS:
+        raise BadInput(f"the namespace {path[:40]!r} has more than {MAX_LEVELS} levels")
+    if not re.fullmatch(rf"{_NAME}(/{_NAME})*", path):
+        raise BadInput(f"{path!r} cannot name a namespace: {_NAME_RULE}, with / between the levels")
+    return path
 
 
 def _number(what: str, number: int, most: int, *, digits: int) -> bytes:

@@ -8,8 +8,11 @@ with what its first members begin with.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from resilient_ps.coordinator.grace import Grace
 from resilient_ps.coordinator.kv import Compare, absent
+from resilient_ps.coordinator.records import ClusterConfig
 from resilient_ps.coordinator.standing import never_led, standing_of
 from resilient_ps.coordinator.view import ClusterView
 
@@ -20,6 +23,9 @@ class Losses:
     def __init__(self, view: ClusterView, grace_ns: int) -> None:
         self._view = view
         self._grace = Grace(grace_ns)
+        self._leaderless: set[int] = set()
+        self._made_of: object = None  # what decides it for all shards
+        self._seen = 0  # the view's changes of single shards up to here are in it
 
     def drop(self) -> None:
         """All times begin anew: we cannot know what happened meanwhile."""
@@ -37,15 +43,34 @@ class Losses:
         if config is None:
             return []
         processes = view.processes
-        return [
-            record.shard
-            for record in view.shards
-            if record.epoch.incarnation == config.incarnation
-            and record.shard < config.shards
+        made_of = (config, processes)
+        if made_of == self._made_of:
+            numbers = view.changed_since(self._seen)
+        else:
+            self._made_of = made_of
+            self._leaderless.clear()
+            numbers = [record.shard for record in view.shards]
+        self._seen = view.changes
+        for number in numbers:
+            if self._is_leaderless(number, config, processes):
+                self._leaderless.add(number)
+            else:
+                self._leaderless.discard(number)
+        return sorted(self._leaderless)
+
+    def _is_leaderless(
+        self, number: int, config: ClusterConfig, processes: Mapping[str, int]
+    ) -> bool:
+        view = self._view
+        record = view.shard(number)
+        return (
+            record is not None
+            and record.epoch.incarnation == config.incarnation
+            and number < config.shards
             and not never_led(record)
             and not standing_of(record, processes, 1).living
-            and view.keys.leader(record.shard) not in view.items
-        ]
+            and view.keys.leader(number) not in view.items
+        )
 
     def guards(self, number: int) -> tuple[Compare, ...]:
         """Hold while this shard is as it is known here, and nobody leads it."""

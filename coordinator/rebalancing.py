@@ -64,7 +64,7 @@ def first_records(
     holds; who is the primary, they decide.
     """
     held = {record.shard: record for record in present(records, config)}
-    missing = [shard for shard in range(config.shards) if _is_missing(held.get(shard), processes)]
+    missing = {shard for shard in range(config.shards) if _is_missing(held.get(shard), processes)}
     living = tuple(member for member in ring.members if member.server in processes)
     if not missing or not living:
         return []
@@ -89,7 +89,7 @@ def first_records(
             ring_version=ring.version,
             nonce=nonce,
         )
-        for shard in missing
+        for shard in sorted(missing)
     ]
 
 

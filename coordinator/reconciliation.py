@@ -48,12 +48,14 @@ class Reconciliation:
         self._grace = Grace(grace_ns)
         self._ring_at = self._settled_at = -1  # the view's layout when nothing was left to be done
         self._planned_ns = -SECOND_NS
+        self._placing = False  # more first records are to follow, at once: nothing is served yet
         self._complaint = ""
 
     def drop(self) -> None:
         """We are not the coordinator (any more). If we are again, all grace times begin anew."""
         self._grace.drop()
         self._ring_at = self._settled_at = -1
+        self._placing = False
 
     def advance(self, now_ns: int) -> list[Effect]:
         """Do what is missing."""
@@ -107,13 +109,16 @@ class Reconciliation:
         if self._mandate.busy(PLACE_REF) or self._mandate.busy(DESIRED_REF):
             return []
         next_ns = self._planned_ns + PAUSE_NS + PAUSE_PER_SHARD_NS * config.shards
-        if now_ns < next_ns:
+        if now_ns < next_ns and not self._placing:
             return [SetTimer(TIMER, next_ns)]
         self._planned_ns = now_ns
         nonce = f"{self._draw(64):016x}"
         new = first_records(config, ring, view.shards, view.processes, nonce)
+        self._placing = False
         if new:
-            return self._mandate.ask(PLACE_REF, self._put_new(new), nonce.encode())
+            txn, left = self._put_new(new)
+            self._placing = left > 0
+            return self._mandate.ask(PLACE_REF, txn, nonce.encode())
         changed = next_desired(config, ring, view.shards, view.processes)
         if not changed:
             self._settled_at = view.layout
@@ -124,8 +129,9 @@ class Reconciliation:
         what = {"shards": len(changed), "ring_version": ring.version}
         return [Log("info", "shards are to move", what), *self._mandate.ask(DESIRED_REF, txn)]
 
-    def _put_new(self, records: Sequence[ShardRecord]) -> Txn:
-        """First records: as many as fit with guards that their members are the living processes."""
+    def _put_new(self, records: Sequence[ShardRecord]) -> tuple[Txn, int]:
+        """First records: as many as fit with guards that their members are the living processes,
+        and how many are left."""
         keys, servers = self._view.keys, set[str]()
         fitting: list[ShardRecord] = []
         void: list[bytes] = []  # leader keys of an earlier incarnation, whose shards begin anew
@@ -141,7 +147,8 @@ class Reconciliation:
         ops += [Delete(key) for key in void]
         guards += [self._view.as_seen(key) for key in void]
         guards += [self._view.as_seen(keys.server(name)) for name in sorted(servers)]
-        return self._mandate.order(*ops, guards=(*guards, self._view.as_seen(keys.config)))
+        txn = self._mandate.order(*ops, guards=(*guards, self._view.as_seen(keys.config)))
+        return txn, len(records) - len(fitting)
 
     def _puts(self, records: Sequence[ShardRecord]) -> tuple[list[Op], list[Compare]]:
         keys = [self._view.keys.shard(record.shard) for record in records]

@@ -10,13 +10,15 @@ import functools
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast, get_args
 
-from resilient_ps.coordinator.fields import INT64_MAX, UINT64_MAX, Fields, JsonObject, dump
-from resilient_ps.coordinator.keys import (
-    MAX_INTENT,
-    MAX_NAME_CHARS,
-    MAX_RANK,
-    MAX_SHARD,
+from resilient_ps.coordinator.fields import (
+    INT64_MAX,
+    MAX_RECORD_BYTES,
+    UINT64_MAX,
+    Fields,
+    JsonObject,
+    dump,
 )
+from resilient_ps.coordinator.keys import MAX_INTENT, MAX_NAME_CHARS, MAX_RANK, MAX_SHARD
 from resilient_ps.coordinator.placement import MAX_REPLICAS, MAX_SHARDS
 from resilient_ps.coordinator.ring import (
     MAX_MEMBERS,
@@ -47,6 +49,7 @@ class Record:
     """A value in etcd. Subclasses are frozen dataclasses and say how to read each field."""
 
     WHAT: ClassVar[str]
+    BYTES_MAX: ClassVar[int] = MAX_RECORD_BYTES
 
     @classmethod
     def _read(cls, fields: Fields) -> Self:
@@ -61,7 +64,7 @@ class Record:
 
     @classmethod
     def _parse(cls, raw: bytes, key: bytes) -> Self:
-        fields = Fields(raw, key, cls.WHAT)
+        fields = Fields(raw, key, cls.WHAT, cls.BYTES_MAX)
         record = cls._read(fields)
         fields.end()
         return record

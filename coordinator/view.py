@@ -7,10 +7,12 @@ known of its key before stays.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import cast
 
 from resilient_ps.coordinator.keys import ClusterKeys, Located
 from resilient_ps.coordinator.kv import Compare, KeyValue, WatchBatch, absent, unchanged
+from resilient_ps.coordinator.namespace_record import NamespaceRecord
 from resilient_ps.coordinator.records import (
     CheckpointRecord,
     ClusterConfig,
@@ -23,6 +25,7 @@ from resilient_ps.coordinator.records import (
     ServerRecord,
     ShardRecord,
 )
+from resilient_ps.coordinator.task_records import GraphRecord
 from resilient_ps.errors import BadInput
 
 _RECORDS: dict[str, type[Record]] = {
@@ -31,31 +34,39 @@ _RECORDS: dict[str, type[Record]] = {
     "shard": ShardRecord,
     "ring": RingRecord,
     "drain": DrainRecord,
+    "namespace": NamespaceRecord,
     "job": JobRecord,
     "intent": IntentRecord,
     "checkpoint": CheckpointRecord,
     "restore": RestoreRecord,
+    "graph": GraphRecord,
 }
 
 
 _CONFIG, _RING, _RESTORE = Located("config"), Located("ring"), Located("restore")
+_TASKS = frozenset({"graph", "lanes", "holder", "job"})
 _LAYOUT = frozenset({"config", "server", "shard", "ring", "drain"})
+_OF_SHARDS = frozenset({"shard", "leader"})
 
 
 class ClusterView:
     """The present records of one cluster.
 
-    `layout` grows with every change of what decides where shards are to be.
+    `layout` grows with every change of what decides where shards are to be, `changes` with every
+    one of a shard's record or leader key: who looks often looks at `changed_since` alone.
     """
 
     def __init__(self, keys: ClusterKeys) -> None:
         self.keys = keys
         self.revision = 0
         self.layout = 0
+        self.changes = 0
+        self.task_changes: set[Located] = set()
         self.problems: list[str] = []  # what could not be read; the owner logs and clears them
         self.items: dict[bytes, KeyValue] = {}
         self._records: dict[str, dict[Located, Record]] = {kind: {} for kind in _RECORDS}
         self._sorted: dict[str, list[Record]] = {}  # by kind, where nothing has changed since
+        self._changed: dict[int, int] = {}  # by shard, the latest last: what `changes` was then
 
     def load(self, items: Iterable[KeyValue], revision: int) -> None:
         """Everything anew: what is not among `items` does not exist."""
@@ -78,8 +89,11 @@ class ClusterView:
     def _put(self, item: KeyValue) -> None:
         self.items[item.key] = item
         located = self.keys.locate(item.key)
-        kind = None if located is None else _RECORDS.get(located.kind)
-        if located is None or kind is None:
+        self._note(located)
+        if located is None:
+            return
+        kind = _RECORDS.get(located.kind)
+        if kind is None:
             return
         self._touch(located)
         try:
@@ -90,9 +104,24 @@ class ClusterView:
     def _remove(self, key: bytes) -> None:
         self.items.pop(key, None)
         located = self.keys.locate(key)
+        self._note(located)
         if located is not None and located.kind in _RECORDS:
             self._records[located.kind].pop(located, None)
             self._touch(located)
+
+    def _note(self, located: Located | None) -> None:
+        """Something of this shard, or graph of tasks, has changed, if it is of one."""
+        if located is not None and located.kind in _TASKS:
+            self.task_changes.add(located)
+        if located is not None and located.kind in _OF_SHARDS:
+            self.changes += 1
+            self._changed.pop(located.number, None)
+            self._changed[located.number] = self.changes
+
+    def changed_since(self, changes: int) -> list[int]:
+        """The shards whose record or leader key has changed since `changes` was this."""
+        latest_first = reversed(self._changed.items())
+        return [shard for shard, _ in takewhile(lambda noted: noted[1] > changes, latest_first)]
 
     def _touch(self, located: Located) -> None:
         self.layout += located.kind in _LAYOUT
@@ -171,6 +200,21 @@ class ClusterView:
     def restore(self) -> RestoreRecord | None:
         """What the present incarnation began with; None: with nothing, for the first one."""
         return cast("RestoreRecord | None", self._one(_RESTORE))
+
+    @property
+    def namespaces(self) -> dict[str, NamespaceRecord]:
+        """The namespaces that have a record, by name, in order."""
+        records = self._records["namespace"]
+        return {at.name: cast("NamespaceRecord", records[at]) for at in sorted(records)}
+
+    @property
+    def graphs(self) -> list[str]:
+        """The graphs of tasks, by name."""
+        return sorted(at.name for at in self._records["graph"])
+
+    def graph(self, name: str) -> GraphRecord | None:
+        """A graph's record, by name."""
+        return cast("GraphRecord | None", self._one(Located("graph", name)))
 
     def job(self, name: str) -> JobRecord | None:
         """A job's record, by name."""

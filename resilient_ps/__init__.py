@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from resilient_ps.client.future import Future
     from resilient_ps.client.launch import local_cluster
     from resilient_ps.client.tables import DenseTable, SparseTable
+    from resilient_ps.client.tasks import Task, Tasks
     from resilient_ps.client.worker import Worker
     from resilient_ps.consistency import ASP, BSP, SSP
+    from resilient_ps.coordinator.graph import Graph
     from resilient_ps.errors import (
         BadInput,
         Bug,
@@ -32,13 +34,23 @@ if TYPE_CHECKING:
         FixTheCall,
         NotFound,
         NotRepeatable,
+        QuotaExceeded,
         Reopen,
         ResilientPsError,
         RetryLater,
         RolledBack,
         SpecMismatch,
+        TaskFailed,
         Unavailable,
     )
+    from resilient_ps.estimators import PSFactorisationMachine as PSFactorisationMachine
+    from resilient_ps.estimators import (
+        PSFactorisationMachineRegressor as PSFactorisationMachineRegressor,
+    )
+    from resilient_ps.estimators import PSLogisticRegression as PSLogisticRegression
+    from resilient_ps.estimators import PSMatrixFactorisation as PSMatrixFactorisation
+    from resilient_ps.estimators import PSMLPClassifier as PSMLPClassifier
+    from resilient_ps.schedules import Free, Pipeline, Rotation, Schedule, Wavefront
     from resilient_ps.tables.initialisers import Constant, Normal, Uniform, Zeros
     from resilient_ps.tables.optimisers import FTRL, SGD, Adagrad, Adam, Momentum, Sum
 
@@ -61,20 +73,30 @@ __all__ = [
     "DenseTable",
     "Fenced",
     "FixTheCall",
+    "Free",
     "Future",
+    "Graph",
     "Momentum",
     "Normal",
     "NotFound",
     "NotRepeatable",
+    "Pipeline",
+    "QuotaExceeded",
     "Reopen",
     "ResilientPsError",
     "RetryLater",
     "RolledBack",
+    "Rotation",
+    "Schedule",
     "SparseTable",
     "SpecMismatch",
     "Sum",
+    "Task",
+    "TaskFailed",
+    "Tasks",
     "Unavailable",
     "Uniform",
+    "Wavefront",
     "Worker",
     "Zeros",
     "connect",
@@ -82,16 +104,23 @@ __all__ = [
 ]
 
 # Imported when they are first asked for: server, coordination and load processes need few of them.
+# The estimators need scikit-learn, which not everybody has: they are not in `__all__`.
 _HOMES = {
     "checkpoints.settings": "CheckpointSettings",
     "client.connection": "Client connect",
     "client.future": "Future",
     "client.launch": "local_cluster",
     "client.tables": "DenseTable SparseTable",
+    "client.tasks": "Task Tasks",
     "client.worker": "Worker",
     "consistency": "ASP BSP SSP",
-    "errors": "BadInput Bug DeadlineExceeded Fenced FixTheCall NotFound NotRepeatable Reopen "
-    "ResilientPsError RetryLater RolledBack SpecMismatch Unavailable",
+    "coordinator.graph": "Graph",
+    "errors": "BadInput Bug DeadlineExceeded Fenced FixTheCall NotFound NotRepeatable "
+    "QuotaExceeded Reopen ResilientPsError RetryLater RolledBack SpecMismatch TaskFailed "
+    "Unavailable",
+    "estimators": "PSFactorisationMachine PSFactorisationMachineRegressor PSLogisticRegression "
+    "PSMLPClassifier PSMatrixFactorisation",
+    "schedules": "Free Pipeline Rotation Schedule Wavefront",
     "tables.initialisers": "Constant Normal Uniform Zeros",
     "tables.optimisers": "Adagrad Adam FTRL Momentum SGD Sum",
 }
@@ -105,4 +134,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return sorted({*_HOME_OF, "__version__"})

@@ -1,7 +1,8 @@
-"""What BSP holds back: the pushes of clocks that not all ranks have ticked yet.
+"""Pushes that are held back: under BSP until all ranks have ticked their clock, of a graph's task
+until it has ticked itself.
 
-Invariant: the pushes of a clock are handed out once, in the order (rank, n), so that what is
-computed from them does not depend on the order in which they arrived.
+Invariant: the pushes of a clock (of a task) are handed out once, in the order (rank, n), so that
+what is computed from them does not depend on the order in which they arrived.
 """
 
 from __future__ import annotations
@@ -32,20 +33,25 @@ class Update(NamedTuple):
 
 @dataclass(slots=True)
 class Barrier:
-    """The held pushes of one job on one shard. `applied` is the last clock handed out."""
+    """The held pushes of one job on one shard. `applied` is the last clock that was applied."""
 
     applied: int = 0
     held_bytes: int = 0
     bytes_max: int = BARRIER_BYTES_MAX
+    held_keys: dict[int, int] = field(default_factory=dict)  # by table
     _held: dict[int, dict[int, list[Update]]] = field(default_factory=dict)
 
-    def has_room(self, clock: int, update: Update) -> bool:
-        """May it be held? The next clock has half of the room for itself.
+    def has_room(self, update: Update, *, first: bool) -> bool:
+        """May it be held? What has to come `first` has half of the room for itself.
 
-        Otherwise ranks that run ahead could fill it, and those that they wait for find none.
+        Otherwise the others could fill it, and those that they wait for would find none.
         """
-        most = self.bytes_max if clock == self.applied + 1 else self.bytes_max // 2
+        most = self.bytes_max if first else self.bytes_max // 2
         return self.held_bytes + update.nbytes <= most
+
+    def first_rank(self) -> int | None:
+        """The lowest rank of which anything is held."""
+        return min((rank for by_rank in self._held.values() for rank in by_rank), default=None)
 
     def has_room_for(self, nbytes: int) -> bool:
         """May so much be held, of whichever clock?"""
@@ -55,19 +61,23 @@ class Barrier:
         """Keep a push until its clock is complete."""
         self._held.setdefault(clock, {}).setdefault(rank, []).append(update)
         self.held_bytes += update.nbytes
+        if len(update.keys):
+            held = self.held_keys.get(update.table, 0)
+            self.held_keys[update.table] = held + len(update.keys)
 
     def forget(self, rank: int, clock: int) -> None:
         """The rank begins this clock again."""
-        for update in self._held.get(clock, {}).pop(rank, ()):
-            self.held_bytes -= update.nbytes
+        self.take_of(rank, clock)
 
     def forget_table(self, table: int) -> None:
         """The table is gone: nothing waits for it any more."""
-        for by_rank in self._held.values():
-            for rank, updates in by_rank.items():
-                kept = [update for update in updates if update.table != table]
-                self.held_bytes -= sum(u.nbytes for u in updates if u.table == table)
-                by_rank[rank] = kept
+        held = list(self.held())
+        self._held.clear()
+        self.held_keys.clear()
+        self.held_bytes = 0
+        for clock, rank, update in held:
+            if update.table != table:
+                self.hold(rank, clock, update)
 
     def held(self) -> Iterator[tuple[int, int, Update]]:
         """All of them as (clock, rank, push), in the order in which they will be applied."""
@@ -83,10 +93,26 @@ class Barrier:
                 yield held, self.take(held)
         self.applied = max(self.applied, clock)
 
+    def take_of(self, rank: int, clock: int) -> list[Update]:
+        """The pushes of one rank alone, in the order n."""
+        by_rank = self._held.get(clock, {})
+        updates = by_rank.pop(rank, [])
+        if not by_rank:
+            self._held.pop(clock, None)
+        self._let_go(updates)
+        return updates
+
     def take(self, clock: int) -> list[Update]:
         """The pushes of a complete clock, in the order (rank, n)."""
         by_rank = self._held.pop(clock, {})
         updates = [update for rank in sorted(by_rank) for update in by_rank[rank]]
-        self.held_bytes -= sum(update.nbytes for update in updates)
+        self._let_go(updates)
         self.applied = clock
         return updates
+
+    def _let_go(self, updates: list[Update]) -> None:
+        for update in updates:
+            self.held_bytes -= update.nbytes
+            left = self.held_keys.pop(update.table, 0) - len(update.keys)
+            if left:
+                self.held_keys[update.table] = left

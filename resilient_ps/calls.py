@@ -21,8 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
+from resilient_ps.call_arrays import keys_of_pieces, values_by_shard
 from resilient_ps.coordinator.kv import KvCall, Read
 from resilient_ps.ids import NOWHERE, READER, Position, WorkerId
 from resilient_ps.machine import Drop, Effect, Send, SetTimer
@@ -133,8 +132,18 @@ class Folded(Protocol):
 class Calls:
     """The open calls of one client, and how they reach their shards."""
 
-    def __init__(self, routing: Routing, prefix: bytes, last_number: int = 0) -> None:
+    def __init__(
+        self,
+        routing: Routing,
+        prefix: bytes,
+        last_number: int = 0,
+        *,
+        timer: str = RESEND_TIMER,
+        routing_ref: int = ROUTING_REF,
+    ) -> None:
         self.routing = routing
+        self._timer = timer
+        self._routing_ref = routing_ref
         self.seen: list[Position] = [NOWHERE] * routing.shards
         self.folded: Folded | None = None
         self._open: dict[int, Call] = {}
@@ -195,11 +204,15 @@ class Calls:
         return effects if self._watching else [*effects, *self._watch(now_ns)]
 
     def begin_again(self, routing: Routing) -> None:
-        """In another incarnation of the cluster. No call is under way; numbers go on."""
+        """In another incarnation of the cluster. No call is under way; numbers go on.
+
+        What timers and reads of before come to may have been told to others: they do not count.
+        """
         assert not self.open, "what is under way belongs to the incarnation before"
         self.routing = routing
         self.seen = [NOWHERE] * routing.shards
         self.rolled_back_to = 0
+        self._timer_set = self._watching = self._reading_routing = False
         self._again.clear()
         self._pause_ns = RESEND_FIRST_NS
 
@@ -224,7 +237,7 @@ class Calls:
             return None, []
         effects: list[Effect] = []
         moved: list[int] = []
-        values = {} if answer.placed or not call.out.nbytes else _by_shard(call, answer)
+        values = {} if answer.placed or not call.out.nbytes else values_by_shard(call, answer)
         if values is None:
             return None, [Drop(peer, "an answer does not fit what was asked for")]
         for part in answer.parts:
@@ -287,7 +300,7 @@ class Calls:
         if not self._again and self._waited_ns(now_ns) < SILENCE_NS:
             return self._watch(now_ns)
         self._reading_routing = True
-        return [KvCall(ROUTING_REF, Read(self._prefix, prefix=True))]
+        return [KvCall(self._routing_ref, Read(self._prefix, prefix=True))]
 
     def on_routing(self, routing: Routing | None, now_ns: int) -> list[Effect]:
         """New routing (None: it could not be read): send again what is open, in order."""
@@ -321,9 +334,9 @@ class Calls:
         self._watching = True
         waited_ns = self._waited_ns(now_ns)
         if waited_ns < SILENCE_NS:
-            return [SetTimer(RESEND_TIMER, now_ns + SILENCE_NS - waited_ns)]
+            return [SetTimer(self._timer, now_ns + SILENCE_NS - waited_ns)]
         pause_ns = SILENCE_NS if waited_ns < PATIENT_NS else RARELY_NS
-        return [SetTimer(RESEND_TIMER, now_ns + pause_ns)]
+        return [SetTimer(self._timer, now_ns + pause_ns)]
 
     def _send_again(self, shards: set[int], now_ns: int) -> list[Effect]:
         """Everything that is open on these shards, in the original order."""
@@ -385,7 +398,7 @@ class Calls:
         self._timer_set = self._watching = True
         at_ns = now_ns + self._pause_ns
         self._pause_ns = min(2 * self._pause_ns, RESEND_MOST_NS)
-        return [SetTimer(RESEND_TIMER, at_ns)]
+        return [SetTimer(self._timer, at_ns)]
 
     def _request(self, call: Call, shards: Sequence[int]) -> Request:
         parts: list[Part] = []
@@ -403,7 +416,7 @@ class Calls:
         if in_one_piece:
             keys = call.keys[begin:end]
         else:
-            keys = _keys_of(call, [pieces.get(shard, _NOTHING) for shard in shards])
+            keys = keys_of_pieces(call, [pieces.get(shard, _NOTHING) for shard in shards])
         return Request(
             call.kind,
             call.number,
@@ -420,24 +433,3 @@ class Calls:
             keys,
             tuple(values),
         )
-
-
-def _by_shard(call: Call, answer: Answer) -> dict[int, memoryview] | None:
-    """The values of a pull's answer that were received in an array of their own, as bytes.
-
-    None: they are not as many as were asked for.
-    """
-    found: dict[int, memoryview] = {}
-    data = memoryview(b"".join([values.data.cast("B") for values in answer.values]))
-    at = 0
-    for part in answer.parts:
-        if part.status is Status.OK:
-            piece = call.pieces.get(part.shard, _NOTHING)
-            end = at + piece.stop - piece.start
-            found[part.shard], at = data[at:end], end
-    return found if at == len(data) else None
-
-
-def _keys_of(call: Call, pieces: Sequence[Piece]) -> Keys:
-    """The keys of these pieces, which do not stand one behind the other."""
-    return np.concatenate([call.keys[p.first : p.first + p.count] for p in pieces])

@@ -1,11 +1,13 @@
-"""When a pull may be answered: BSP, SSP and ASP.
+"""When a pull may be answered, and when pushes take effect: BSP, SSP, ASP, and tasks.
 
 A worker at clock c has ticked c-1. Its pull at clock c is answered once the slowest live rank has
 ticked `gate(c)`:
 
 * BSP (bulk synchronous, Valiant 1990): c-1; pushes are applied together when all ranks ticked;
 * SSP (stale synchronous, Ho et al. 2013) with staleness s: c-s-1; pushes are applied on arrival;
-* ASP (asynchronous): there is no bound.
+* ASP (asynchronous): there is no bound;
+* tasks: nor is there one, because who may run when is the coordinator's to say. A rank is a lane of
+  a graph, its clocks are the lane's tasks; a task's pushes are applied together when it ticks.
 """
 
 from __future__ import annotations
@@ -67,11 +69,20 @@ class ASP:
         return 0
 
 
-Consistency: TypeAlias = BSP | SSP | ASP
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Of jobs that are graphs of tasks: made by `client.tasks`, and by nobody else."""
+
+    def gate(self, clock: int) -> int:
+        """Nothing to wait for: a task is granted when all that it depends on is there."""
+        return 0
+
+
+Consistency: TypeAlias = BSP | SSP | ASP | Tasks
 
 
 def parse_consistency(text: str) -> Consistency:
-    """`bsp`, `bsp:mean`, `ssp:3`, `asp` -> the mode. Raises `BadInput`."""
+    """`bsp`, `bsp:mean`, `ssp:3`, `asp`, `tasks` -> the mode. Raises `BadInput`."""
     name, _, argument = text.strip().lower().partition(":")
     if name == "bsp" and argument in ("", "sum", "mean"):
         return BSP("mean" if argument == "mean" else "sum")
@@ -79,6 +90,8 @@ def parse_consistency(text: str) -> Consistency:
         return SSP(int(argument)) if argument else SSP()
     if name == "asp" and not argument:
         return ASP()
+    if name == "tasks" and not argument:
+        return Tasks()
     raise BadInput(f"consistency {text!r} is none of: bsp, bsp:mean, ssp:<staleness>, asp")
 
 
@@ -97,6 +110,8 @@ def consistency_name(mode: Consistency) -> str:
             return f"ssp:{staleness}"
         case ASP():
             return "asp"
+        case Tasks():
+            return "tasks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +126,11 @@ class JobSpec:
     def __post_init__(self) -> None:
         if not 1 <= self.ranks <= RANKS_MAX:
             raise BadInput(f"job {self.name!r}: {self.ranks} ranks, possible are 1 to {RANKS_MAX}")
+
+    @property
+    def holds_pushes(self) -> bool:
+        """Do shards hold what is pushed in a clock until the clock has ended?"""
+        return isinstance(self.consistency, BSP | Tasks)
 
     def to_json(self) -> str:
         """Canonical JSON."""

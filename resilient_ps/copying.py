@@ -1,7 +1,7 @@
 """Copies of a shard's state, in pieces, while the shard goes on: from a primary to a learner.
 
 Theory of operation. A copy begins at one lsn with everything that is small (HEAD) and with the
-pushes that BSP holds back (HELD_PUSH). From there on the learner applies the log like any backup,
+pushes that are held back (HELD_PUSH). From there on the learner applies the log like any backup,
 and the rows follow in pieces, each captured between two entries as they are then. Nothing is kept
 aside for it. What the learner computes for a row that has not come yet is worth nothing, but it
 does not matter: the row comes later, with all entries up to then in it, and takes its place. Sparse
@@ -72,7 +72,7 @@ class CopySource:
         self._ended = False
 
     def first_pieces(self) -> list[Copy]:
-        """HEAD, in several pieces where it is long, and what BSP holds back. To be called once.
+        """HEAD, in several pieces where it is long, and what is held back. To be called once.
 
         All are of the present lsn: the primary sends them before any later entry.
         """
@@ -94,7 +94,8 @@ class CopySource:
     def _items(self) -> Iterator[Item]:
         for lsn, epoch in self._epochs:
             yield ["epoch", lsn, *epoch]
-        yield from items_of(self._shard.tables, self._shard.jobs, self._shard.cuts)
+        shard = self._shard
+        yield from items_of(shard.tables, shard.jobs, shard.cuts, shard.quotas)
 
     def _held_pushes(self) -> Iterator[tuple[int, Item, Update]]:
         for number, job in sorted(self._shard.jobs.items()):
@@ -248,6 +249,8 @@ class CopyTarget:
                 case ["cut", number, str(text), [*awaited]]:
                     jobs = [whole(job) for job in awaited]
                     self.shard.cuts.restore(whole(number), text, jobs)
+                case ["quotas" | "quota", *_]:
+                    self.shard.quotas.restore(item)
                 case _:
                     raise BadInput(f"a copy holds the unknown {str(item)[:80]}")
 
@@ -294,7 +297,7 @@ class CopyTarget:
         if self.next_number != self._heads:
             return
         for number, job in sorted(self.shard.jobs.items()):
-            complete = job.ledger.slowest() if job.ledger.buffers else 0
+            complete = job.ledger.slowest() if job.ledger.together else 0
             if job.barrier.applied != complete:
                 raise BadInput(
                     f"job {number} has applied clock {job.barrier.applied}, but come to {complete}"
@@ -313,7 +316,8 @@ class CopyTarget:
         barrier = job.barrier
         open_clock = job.ledger.ranks[rank].ticked + 1
         has_room = barrier.held_bytes + update.nbytes <= barrier.bytes_max
-        if not has_room or not barrier.applied < clock <= open_clock:
+        first_clock = open_clock if job.ledger.is_graph else barrier.applied + 1
+        if not has_room or not first_clock <= clock <= open_clock:
             raise BadInput(f"a held push of clock {clock} has no place")
         barrier.hold(rank, clock, update)
 

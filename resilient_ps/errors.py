@@ -41,6 +41,20 @@ class RolledBack(Reopen):
         self.cursor = cursor
 
 
+class TaskFailed(Reopen):
+    """A task of the graph ended with an error, so the graph does not go on.
+
+    Mend what the message says, allow another try (`resilient-ps ns retry`), and open it anew.
+    """
+
+    def __init__(self, message: str, *, namespace: str, n: int, step: int, why: str) -> None:
+        super().__init__(message)
+        self.namespace = namespace
+        self.n = n
+        self.step = step
+        self.why = why
+
+
 class FixTheCall(ResilientPsError):
     """Remedy: change the call or its input."""
 
@@ -55,6 +69,21 @@ class SpecMismatch(FixTheCall):
 
 class NotFound(FixTheCall):
     """No table, job, file or cluster of this name."""
+
+
+class QuotaExceeded(FixTheCall):
+    """A namespace may not hold more rows or bytes; the message names it, its quota, and its use.
+
+    The push, or the new table, that went beyond has changed nothing on the shard that refused it.
+    A push goes to many shards, each of which takes or refuses its part as a whole: parts of the
+    same push that other shards had room for *have been taken*. So this worker is finished, and the
+    open clock is incomplete. Raise the quota (`Namespace.set_quota`, or `resilient-ps ns set`) or
+    drop tables, then open the worker again (`client.worker(...)` with the same rank): it takes its
+    rank over at the open clock. Under BSP, and in tasks, nothing of that clock has taken effect,
+    and it begins anew. Under SSP and ASP what was taken stays; when the program pushes the clock
+    again as it did before (other keys raise `NotRepeatable`), the parts that were taken are passed
+    over, so nothing counts twice.
+    """
 
 
 class NotRepeatable(FixTheCall):

@@ -21,8 +21,8 @@ class Guards:
     staleness_gate: bool = True  # a pull waits for the slowest rank
     deduplication: bool = True  # a repeated push is not applied again
     fencing: bool = True  # an older incarnation of a rank is refused
-    takeover_redo: bool = True  # BSP: a takeover forgets what its predecessor pushed
-    barrier: bool = True  # BSP: pushes are held back until all ranks have ticked
+    takeover_redo: bool = True  # BSP, tasks: a takeover forgets what its predecessor pushed
+    barrier: bool = True  # BSP: pushes are held back until all ranks have ticked; tasks: until own
     epoch_check: bool = True  # what comes from an earlier epoch is refused
     backups_fence: bool = True  # nor are its entries taken for held, unseen
     replicated_ledger: bool = True  # backups keep what recognises repeats
@@ -38,6 +38,7 @@ class Guards:
     incarnation_check: bool = True  # requests of another incarnation of the cluster are refused
     guarded_publishing: bool = True  # a checkpoint is recorded by the coordinator, once
     sweep_unused_only: bool = True  # what a checkpoint that stays needs is not deleted
+    quota_admission: bool = True  # what goes beyond a shard's allowance is no entry
 
 
 ALL_GUARDS = Guards()
@@ -46,7 +47,7 @@ ALLOWED_BY = "RESILIENT_PS_ALLOW_UNSAFE"
 """The environment variable that has to be 1."""
 
 UNSAFE: dict[str, tuple[str, ...]] = {
-    "fencing": ("backups_fence", "lease_check"),
+    "fencing": ("fencing", "backups_fence", "lease_check"),  # of primaries, and of ranks
     "dedup": ("deduplication",),
     "sync-ack": ("wait_for_backups",),
     "commit-gate": ("apply_after_commit",),

@@ -1,4 +1,4 @@
-"""A job as one shard sees it: its ledger, and what BSP holds back."""
+"""A job as one shard sees it: its ledger, and the pushes that are held back."""
 
 from __future__ import annotations
 
@@ -35,19 +35,52 @@ class Job:
 
     def reached(self) -> int:
         """The clock up to which every live rank's updates can be seen here."""
-        return self.barrier.applied if self.ledger.buffers else self.ledger.slowest()
+        return self.barrier.applied if self.ledger.together else self.ledger.slowest()
+
+    def has_room(self, rank: int, clock: int, update: Update) -> bool:
+        """May this push be held?"""
+        if self.barrier.has_room(update, first=False):
+            return True
+        return self._is_first(rank, clock) and self.barrier.has_room(update, first=True)
+
+    def _is_first(self, rank: int, clock: int) -> bool:
+        """BSP: is it of the clock that has to be complete next? Tasks: whose rank is the lowest, on
+        whichever shard, can always go on."""
+        if not self.ledger.is_graph:
+            return clock == self.barrier.applied + 1
+        first = self.barrier.first_rank()
+        return first is None or rank <= first
+
+    def why_full(self) -> str:
+        """There is no room for a push; for a person."""
+        if not self.ledger.is_graph:
+            return self.waits_for(self.barrier.applied + 1)
+        barrier = self.barrier
+        ranks = sorted({rank for _, rank, _ in barrier.held()})[:NAMED_RANKS]
+        return (
+            f"{barrier.held_bytes} bytes of pushes are held for tasks that have not ended (lanes "
+            f"{', '.join(map(str, ranks))} of graph {self.spec.name!r}), at most "
+            f"{barrier.bytes_max} are possible: make tasks smaller, or shards more"
+        )
 
     def close_clocks(self, tables: Mapping[int, TablePart], cut_clock: int) -> None:
         """BSP: apply every clock that all live ranks have ticked.
 
         What is above `cut_clock` does not belong in the image that is being taken.
         """
-        if not self.ledger.buffers:
+        if not self.ledger.together:
             return
         complete = self.ledger.slowest()
         if self.barrier.applied < complete:
             for clock, updates in self.barrier.complete(complete):
                 self._apply_clock(clock, updates, tables, late=clock > cut_clock)
+
+    def end_task(
+        self, rank: int, clock: int, tables: Mapping[int, TablePart], cut_clock: int
+    ) -> None:
+        """A rank has ticked: apply its pushes as BSP does those of a job with one rank."""
+        updates = self.barrier.take_of(rank, clock)
+        self._apply_clock(clock, updates, tables, late=clock > cut_clock)
 
     def _apply_clock(
         self,

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from resilient_ps.consistency import BSP, RANKS_MAX, JobSpec
+from resilient_ps.consistency import BSP, RANKS_MAX, JobSpec, Tasks
 from resilient_ps.guards import ALL_GUARDS, Guards
 from resilient_ps.ids import PushId, WorkerId
 from resilient_ps.messages import Status
@@ -68,14 +68,21 @@ class JobLedger:
     ranks: dict[int, RankRecord] = field(default_factory=dict)
     intent: int = 0  # number of the last join or leave that was executed here
     _slowest: int | None = None  # kept, because every pull asks for it
-    buffers: bool = field(init=False)  # pushes are held back until all ranks have ticked (BSP)
+    together: bool = field(init=False)  # clocks are applied when all live ranks ticked them (BSP)
+    buffers: bool = field(init=False)  # pushes are held until then, or until their rank's own tick
 
     def __post_init__(self) -> None:
-        self.buffers = isinstance(self.spec.consistency, BSP)
+        self.together = isinstance(self.spec.consistency, BSP)
+        self.buffers = self.spec.holds_pushes
         if not self.ranks:
             self.ranks = {rank: RankRecord() for rank in range(self.spec.ranks)}
 
     # -- questions
+
+    @property
+    def is_graph(self) -> bool:
+        """Are the ranks the lanes of a graph, and their clocks its tasks?"""
+        return isinstance(self.spec.consistency, Tasks)
 
     def slowest(self) -> int:
         """The smallest tick of a live rank (the largest of all when none is live)."""

@@ -26,7 +26,7 @@ Values: TypeAlias = NDArray[Any]
 NO_KEYS: Keys = np.empty(0, np.uint64)
 NO_VALUES: Values = np.empty(0, np.float32)
 COMMAND_BYTES = 300  # of the objects around a command's arrays
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class Kind(IntEnum):
@@ -37,7 +37,7 @@ class Kind(IntEnum):
     OPEN_JOB = 3  # make the job known: worker.job, text = its specification as JSON
     CLOSE_JOB = 4
     FENCE = 5  # takeover (i): worker.incarnation takes worker.rank; answers tick and cursor
-    REDO = 6  # takeover (iii), BSP: forget what the rank pushed for `clock`
+    REDO = 6  # takeover (iii), BSP and tasks: forget what the rank pushed for `clock`
     PUSH = 7
     TUNE = 8  # set the learning rate of `table` to `rate`
     PULL = 9
@@ -48,6 +48,8 @@ class Kind(IntEnum):
     CUT = 14  # a consistent cut: `n` = number of the intent, text = `Cut` as JSON
     ABORT = 15  # the cut of intent `n` is given up, and may not begin any more
     STAND = 16  # no entry: answers a rank's last tick and its cursor, as FENCE does
+    QUOTA = 17  # what a shard may use of quotas: `clock` = number of the round, text: see `quotas`
+    USE = 18  # no entry: answers which quotas are nearly used up here
 
 
 class Status(IntEnum):
@@ -66,6 +68,7 @@ class Status(IntEnum):
     NOT_REPEATABLE = 8  # a repeated clock differs from the first time; text = how
     LEFT = 9  # the rank has left the job
     ROLLED_BACK = 10  # the cluster has another incarnation than the request; value = it
+    QUOTA = 11  # a namespace may not hold more; text = which, and what to do
 
 
 class Part(NamedTuple):
@@ -109,6 +112,7 @@ class PartAnswer(NamedTuple):
     status: Status
     at: Position = NOWHERE
     value: int = 0  # FENCE, TICK: the last tick; GAP: the last push held; FENCED: incarnation
+    # PULL: keys. FENCE: 1 if pushes of the rank's open clock are here, else 0
     count: int = 0  # type: ignore[assignment]  # shadows tuple.count, which nobody needs
     elements: int = 0
     text: bytes = b""  # FENCE: the cursor; errors: what is wrong and what to do
@@ -218,7 +222,7 @@ class Copied(IntEnum):
     """What a piece of a state copy holds."""
 
     HEAD = 0  # begins a copy; text: everything that is small, as JSON
-    HELD_PUSH = 1  # a push that BSP holds back: text, table, keys, values
+    HELD_PUSH = 1  # a push that is held back: text, table, keys, values
     ROWS = 2  # of sparse table `table`: keys, and per row values and state one behind the other
     BLOCKS = 3  # of dense table `table`: text says which part; values
     END = 4  # the copy is whole

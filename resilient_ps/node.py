@@ -48,6 +48,7 @@ from resilient_ps.coordinator.membership import Membership
 from resilient_ps.coordinator.records import Member
 from resilient_ps.coordinator.view import ClusterView
 from resilient_ps.errors import Reopen
+from resilient_ps.figures import Figure
 from resilient_ps.ids import DrawBits
 from resilient_ps.machine import (
     Drop,
@@ -75,6 +76,7 @@ from resilient_ps.messages import (
     Told,
     Welcome,
 )
+from resilient_ps.namespace_figures import namespace_figures
 from resilient_ps.node_settings import NodeSettings
 from resilient_ps.peers import Peers
 from resilient_ps.replicas import InParallel, Replicas, one_by_one
@@ -187,6 +189,11 @@ class Node:
     def served(self) -> list[Shard]:
         """The shards that it is primary of, by number."""
         return [leading.shard for leading in self._replicas.primaries()]
+
+    def namespace_figures(self) -> list[Figure]:
+        """For a metrics system. May be called from another thread."""
+        told = self.view.namespaces if self.controller.elected else {}
+        return namespace_figures(self.served(), told)
 
     def hello(self) -> Hello:
         """What the host says first to a server that it dials for us."""
@@ -391,6 +398,10 @@ class Node:
             return [Send(peer, Told(ask.request, json.dumps(clocks.clocks_told(self.served()))))]
         if ask.what == digests.QUESTION:
             return [Send(peer, Told(ask.request, json.dumps(digests.digests_told(self.replicas))))]
+        if ask.what.startswith("{") and not self.membership.may_answer(now_ns):
+            # who hears nothing of etcd may have been deposed: whoever asks is to look again
+            told = json.dumps({"error": "this server has no valid lease", "elected": False})
+            return [Send(peer, Told(ask.request, told))]
         if ask.what.startswith("{"):
             return self.controller.on_ask(peer, ask, now_ns)
         return [Send(peer, Told(ask.request, json.dumps(self.status(now_ns))))]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from resilient_ps.consistency import JobSpec
+from resilient_ps.consistency import JobSpec, Tasks
 from resilient_ps.errors import (
     DeadlineExceeded,
     Fenced,
     FixTheCall,
     NotFound,
     NotRepeatable,
+    QuotaExceeded,
     Reopen,
     ResilientPsError,
 )
@@ -22,6 +23,11 @@ def refusal(answer: PartAnswer, worker: WorkerId, job: JobSpec | None) -> Resili
     where = f"shard {answer.shard}"
     me = f"rank {worker.rank}" if job is None else f"rank {worker.rank} of job {job.name!r}"
     match answer.status:
+        case Status.FENCED if job is not None and isinstance(job.consistency, Tasks):
+            return Fenced(
+                f"lane {worker.rank} of graph {job.name!r} was granted to another process (token "
+                f"{answer.value}, this one has {worker.incarnation}): drop this task"
+            )
         case Status.FENCED:
             return Fenced(
                 f"{me} was taken over by another process (incarnation {answer.value}, this one "
@@ -31,6 +37,8 @@ def refusal(answer: PartAnswer, worker: WorkerId, job: JobSpec | None) -> Resili
             return DeadlineExceeded(f"the pull waited until its deadline on {where}: {text}")
         case Status.NOT_REPEATABLE:
             return NotRepeatable(f"{where}: {text}")
+        case Status.QUOTA:
+            return QuotaExceeded(text)
         case Status.UNKNOWN:
             return NotFound(text)
         case Status.LEFT:

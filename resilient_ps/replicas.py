@@ -26,7 +26,7 @@ from resilient_ps.messages import (
 )
 from resilient_ps.peers import Peers
 from resilient_ps.replication.claims import Known
-from resilient_ps.replication.home import Home, Out, ToServer
+from resilient_ps.replication.home import COPIES_MAX, Home, Out, ToServer
 from resilient_ps.replication.leading import Leading
 from resilient_ps.replication.parcels import pack
 from resilient_ps.replication.replica import Replica
@@ -171,12 +171,16 @@ class Replicas:
     def on_timer(self, now_ns: int) -> list[Effect]:
         """The timer that `tick` has set is due."""
         self._ticking = False
-        return [*self.tend(now_ns), *self.tick(now_ns)]
+        restless = [n for n, replica in self.by_number.items() if not replica.at_rest]
+        return [*self._tend(restless, now_ns), *self.tick(now_ns)]
 
     def tend(self, now_ns: int) -> list[Effect]:
         """Let every replica do what it is time for."""
+        return self._tend(self.by_number, now_ns)
+
+    def _tend(self, numbers: Iterable[int], now_ns: int) -> list[Effect]:
         outs: list[Out] = []
-        for number in sorted(self.by_number):
+        for number in sorted(numbers):
             outs += self.by_number[number].on_timer(now_ns)
         return self.performed(outs, now_ns)
 
@@ -260,7 +264,21 @@ class Replicas:
             return self.by_number[part.shard].on_appended(member, part, now_ns)
 
         parts = [p for p in appended.parts if p.shard in self.by_number and self._is_for_us(p)]
-        return self._for_each(parts, hear, now_ns)
+        copied = self._home.copied
+        effects = self._for_each(parts, hear, now_ns)
+        if self._home.copied == copied:
+            return effects
+        return [*effects, *self.performed(self._copy_next(now_ns), now_ns)]
+
+    def _copy_next(self, now_ns: int) -> list[Out]:
+        """A copy has ended: begin the next one. Many small ones would take long by the timer."""
+        home, outs = self._home, list[Out]()
+        while home.to_send and len(home.sending) < COPIES_MAX:
+            number = min(home.to_send)
+            home.to_send.discard(number)
+            leading = self.by_number[number].leading
+            outs += [] if leading is None else leading.reconcile(now_ns)
+        return outs
 
     def _is_for_us(self, part: AppendPart | AppendedPart | Copy) -> bool:
         """Not if it is of an incarnation of the cluster that we do not know yet."""

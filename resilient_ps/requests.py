@@ -90,6 +90,8 @@ class Requests:
             return [Reply(origin, self._not_owner(part.shard, now_ns))]
         if request.kind is Kind.STAND:
             return [Reply(origin, leading.shard.stand(request.worker))]
+        if request.kind is Kind.USE:
+            return [Reply(origin, leading.use())]
         if request.kind is Kind.PULL:
             return [*leading.shard.on_pull(request, part, keys, origin, now_ns)]
         command = Command(

@@ -99,7 +99,7 @@ class RestoredShard:
     def finish(self) -> Shard:
         """The shard, before its first entry."""
         for job in self._shard.jobs.values():
-            if job.ledger.buffers:  # nothing is held back: so all that is complete is applied
+            if job.ledger.together:  # nothing is held back: so all that is complete is applied
                 job.barrier.applied = job.ledger.slowest()
         self._shard.serve_in(NO_EPOCH)
         return self._shard

@@ -96,6 +96,9 @@ class Aftermath:
         return [*gone, *self._calls.start(stand, now_ns)]
 
     def _again(self, now_ns: int) -> list[Effect]:
+        """Nothing new could be read. Calls that wait for the routing must not wait for ever."""
+        if self._calls is not None:
+            return self._calls.on_routing(None, now_ns)
         return [SetTimer(RESEND_TIMER, now_ns + LOOK_NS)]
 
     def _on_answer(self, calls: Calls, answer: Answer, now_ns: int) -> list[Effect]:

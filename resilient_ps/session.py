@@ -7,11 +7,12 @@ Theory of operation. A session without a worker reads. With one it first takes i
 * `tick(c)` goes to no shard before every shard has acknowledged the pushes of c;
 * no push of c+1 goes out before every shard has acknowledged `tick(c)`. Pulls do not wait for that.
 
-So writes stand in a queue, in program order, and leave when the rules let them. Under BSP a tick
-also waits for the answers to pulls of its clock: sent again after a broken connection, they would
-find a later state. Every operation has
-a number given by the caller, and ends in one `Resolved`. An operation that the caller abandons at
-its deadline is forgotten if it is a pull; a push or tick stays, and is still delivered.
+So writes stand in a queue, in program order, and leave when the rules let them. Under BSP, and in
+tasks, a tick also waits for the answers to pulls of its clock: sent again after a broken
+connection, they would find a later state. Every operation has a number given by the caller, and
+ends in one `Resolved`. An operation that the caller abandons at its deadline is forgotten if it is
+a pull; a push or tick stays, and is still delivered. Who does tasks goes on from one to the next
+with `take`.
 
 When the cluster was rolled back, nothing is delivered any more, and every operation ends with
 `RolledBack` (see `rolled_back`), until `resume` takes the rank over under the new incarnation.
@@ -28,15 +29,10 @@ from typing import Any, NamedTuple, TypeAlias
 from numpy.typing import NDArray
 
 from resilient_ps.calls import RESEND_TIMER, ROUTING_REF, Call, Calls, Folded, Piece, Split
-from resilient_ps.consistency import BSP, JobSpec
+from resilient_ps.consistency import JobSpec
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import KvAnswered, KvFailed, ReadResult
-from resilient_ps.errors import (
-    DeadlineExceeded,
-    FixTheCall,
-    ResilientPsError,
-    RolledBack,
-)
+from resilient_ps.errors import DeadlineExceeded, Fenced, FixTheCall, ResilientPsError, RolledBack
 from resilient_ps.ids import READER, WorkerId
 from resilient_ps.machine import Effect, Event, MessageArrived, PeerLost, TimerFired
 from resilient_ps.messages import Answer, Kind, Refuse
@@ -45,7 +41,7 @@ from resilient_ps.refusals import refusal
 from resilient_ps.rolled_back import Aftermath, drops
 from resilient_ps.routing import Address, Routing, refreshed
 from resilient_ps.scripts import RunningScript
-from resilient_ps.takeover import Settled, Step, start_worker
+from resilient_ps.takeover import Settled, Step, start_worker, take_over
 
 
 class Resolved(NamedTuple):
@@ -80,6 +76,7 @@ class Session:
         self._pushes: set[int] = set()  # pushes under way
         self._ticking: int | None = None
         self._takeover: tuple[int, RunningScript] | None = None
+        self._known: JobSpec | None = None  # the job that all shards have been told of
         self._aftermath: Aftermath | None = None
 
     @property
@@ -105,16 +102,28 @@ class Session:
         self, op: int, job: JobSpec, worker: WorkerId, now_ns: int
     ) -> list[SessionEffect]:
         """Take the rank over. Resolves to `Settled`; the next clock is then open."""
+        order, redo = self.routing.order, job.holds_pushes
+        if self._known == job:
+            script = take_over(worker, order, redo=redo)
+        else:
+            script = start_worker(worker, order, job.to_json().encode(), redo=redo)
         self.worker, self.job = worker, job
-        script = start_worker(
-            worker,
-            self.routing.order,
-            job.to_json().encode(),
-            redo=isinstance(job.consistency, BSP),
-        )
         running = RunningScript(script, self.calls)
         self._takeover = (op, running)
         return self._look_at_takeover(running.start(now_ns))
+
+    def take(self, op: int, job: JobSpec, worker: WorkerId, now_ns: int) -> list[SessionEffect]:
+        """Leave the present rank as it is, whatever broke this session, and take this one over.
+
+        After a rollback only `resume` goes on. To be done for every task, also where the lane
+        stays the same: the answers say how far the shards are, so that no pull is answered by a
+        primary that is behind.
+        """
+        if self._is_over:
+            return self._refused(op)
+        told = self._break(Fenced(f"rank {self.worker.rank} was given up for rank {worker.rank}"))
+        self.broken, self._n, self._last = None, 0, {}
+        return [*told, *self.open_worker(op, job, worker, now_ns)]
 
     def resume(
         self, op: int, routing: Routing, worker: WorkerId, now_ns: int, job: JobSpec | None = None
@@ -122,14 +131,14 @@ class Session:
         """Begin anew in the incarnation of this routing, a worker by taking its rank over.
 
         `job`: as it is registered now; None: as it was. Resolves to `Settled`, or to None for who
-        only reads.
+        only reads (`READER`), or has no task in hand.
         """
         told = self._break(self.broken or RolledBack("this session begins anew"))
         told += drops(self.calls.routing, routing)
         self.calls.begin_again(routing)
-        self.broken, self._n, self._last = None, 0, {}
-        job = job or self.job
-        if job is None:
+        self.broken, self._n, self._last, self._known = None, 0, {}, None
+        self.worker, job = worker, job or self.job
+        if worker == READER or job is None:
             return [*told, Resolved(op)]
         return [*told, *self.open_worker(op, job, worker, now_ns)]
 
@@ -312,6 +321,7 @@ class Session:
             ]
         settled = running.result
         assert isinstance(settled, Settled)
+        self._known = self.job
         self.clock = settled.ticked + 1
         self.cursor = settled.cursor
         return [*effects, Resolved(op, settled)]
@@ -389,8 +399,8 @@ class Session:
         return effects
 
     def _reads(self, clock: int) -> bool:
-        """BSP: is a pull of this clock under way, which must not see what the tick lets happen?"""
-        if self.job is None or not isinstance(self.job.consistency, BSP):
+        """Is a pull of this clock under way, which must not see what the tick lets happen?"""
+        if self.job is None or not self.job.holds_pushes:
             return False
         return any(c.kind is Kind.PULL and c.clock <= clock for c in self.calls.open.values())
 

@@ -12,7 +12,8 @@ Invariants:
 
 * an operation is applied at most once, whatever is repeated (`JobLedger`);
 * a command that is refused changes nothing but the lsn;
-* under BSP a clock is applied once, when all live ranks ticked it, in the order (rank, n).
+* under BSP a clock is applied once, when all live ranks ticked it, in the order (rank, n);
+* a task of a graph is applied once, when it ticks: nobody sees a part of it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from resilient_ps.ids import Epoch, Position, PushId
 from resilient_ps.job import Job
 from resilient_ps.ledger import JobLedger, RankRecord
 from resilient_ps.messages import NO_KEYS, NO_VALUES, Command, Entry, Kind, PartAnswer, Status
+from resilient_ps.rationing import Rationing
 from resilient_ps.shard_answers import Change
 from resilient_ps.small_state import digest_of
 from resilient_ps.table_part import TablePart
@@ -40,10 +42,11 @@ TABLES_MAX = 10_000
 JOBS_MAX = 1_000
 RANK_RECORDS_MAX = 1 << 20  # of one job on all shards together: one server may hold them all
 CURSOR_BYTES_MAX = 4_096
+_LANES_STAY = "the job is a graph of tasks: its lanes neither join nor leave"
 _new = tuple.__new__  # several times faster than a named tuple's own constructor
 
 
-class ShardState(Cutting):
+class ShardState(Cutting, Rationing):
     """One replica's state of a shard. `position` is carried by every answer."""
 
     def __init__(
@@ -55,7 +58,7 @@ class ShardState(Cutting):
         barrier_bytes_max: int = BARRIER_BYTES_MAX,
     ) -> None:
         super().__init__(number, guards)
-        self._shards = shards
+        self.shards = shards
         self._barrier_bytes_max = barrier_bytes_max
         self._handlers: dict[Kind, Callable[[Command], PartAnswer | Change]] = {
             Kind.OPEN_TABLE: self._on_open_table,
@@ -72,6 +75,7 @@ class ShardState(Cutting):
             Kind.EPOCH: self._on_epoch,
             Kind.CUT: self._on_cut,
             Kind.ABORT: self._on_abort,
+            Kind.QUOTA: self._on_quota,
         }
 
     # -- entries
@@ -80,6 +84,7 @@ class ShardState(Cutting):
         """From now on answers carry this epoch."""
         self.epoch = epoch
         self.position = Position(epoch, self.lsn)
+        self.forget_quick_rows()
 
     def check(self, command: Command) -> PartAnswer | None:
         """The answer, if applying the command now would change nothing; else None."""
@@ -131,9 +136,11 @@ class ShardState(Cutting):
             return self._no(Status.REFUSED, str(error))
 
         def open_table() -> PartAnswer:
-            part = self.tables[number] = TablePart(spec, text, self.number, self._shards)
+            part = self.tables[number] = TablePart(spec, text, self.number, self.shards)
             if self.image is not None:
                 self.image.on_open_table(number, part)
+            if self.quotas:
+                self.forget_quick_rows()
             return self._ok()
 
         return open_table
@@ -148,6 +155,7 @@ class ShardState(Cutting):
             del self.tables[command.table]
             for job in self.jobs.values():
                 job.barrier.forget_table(command.table)
+            self.quotas.reconsider()
             return self._ok()
 
         return drop_table
@@ -169,11 +177,11 @@ class ShardState(Cutting):
             return self._no(Status.REFUSED, str(error))
         if spec.job != command.worker.job:
             return self._no(Status.REFUSED, f"job {command.worker.job} calls itself {spec.job}")
-        if spec.ranks * self._shards > RANK_RECORDS_MAX:
+        if spec.ranks * self.shards > RANK_RECORDS_MAX:
             return self._no(
                 Status.REFUSED,
-                f"a job of {spec.ranks} ranks on {self._shards} shards: at most "
-                f"{RANK_RECORDS_MAX // self._shards} ranks are possible; remove this job, and use "
+                f"a job of {spec.ranks} ranks on {self.shards} shards: at most "
+                f"{RANK_RECORDS_MAX // self.shards} ranks are possible; remove this job, and use "
                 "fewer ranks, or a cluster with fewer shards",
             )
 
@@ -194,6 +202,7 @@ class ShardState(Cutting):
         def close_job() -> PartAnswer:
             del self.jobs[number]
             self._forget_job(number)
+            self.quotas.reconsider()
             for table in self.tables.values():
                 if table.writer == number:
                     table.writer = 0
@@ -216,12 +225,14 @@ class ShardState(Cutting):
 
         def fence() -> PartAnswer:
             ledger.record_fence(worker)
+            self.quotas.reconsider()  # the predecessor's pushes are dropped, now or soon
             return self._last_tick(ledger.ranks[worker.rank])
 
         return fence
 
     def _last_tick(self, record: RankRecord) -> PartAnswer:
-        return self._ok(record.ticked, record.cursor)
+        holds = 1 if record.last else 0
+        return self._ok(record.ticked, record.cursor)._replace(count=holds)
 
     def _on_redo(self, command: Command) -> PartAnswer | Change:
         job, worker = self.jobs.get(command.worker.job), command.worker
@@ -247,6 +258,8 @@ class ShardState(Cutting):
         if job is None:
             return self._no_job(command.worker.job)
         ledger = job.ledger
+        if ledger.is_graph:
+            return self._no(Status.REFUSED, _LANES_STAY)
         if ledger.executed(command.n):
             record = ledger.ranks.get(rank)
             return self._ok(record.ticked + 1 if record else 0)
@@ -264,6 +277,8 @@ class ShardState(Cutting):
         job, worker = self.jobs.get(command.worker.job), command.worker
         if job is None:
             return self._no_job(worker.job)
+        if job.ledger.is_graph:
+            return self._no(Status.REFUSED, _LANES_STAY)
         if job.ledger.executed(command.n):
             return self._ok()
         verdict = job.ledger.check_worker(worker)
@@ -303,7 +318,7 @@ class ShardState(Cutting):
             return self._refuse(verdict)
         if verdict.repeat and not verdict.replay:
             return self._ok(push.n)
-        refusal = None if verdict.repeat else self._unfit(job, table, push.clock, update)
+        refusal = None if verdict.repeat else self._unfit(job, table, command, update)
         if refusal is not None:
             return refusal
 
@@ -322,8 +337,11 @@ class ShardState(Cutting):
 
         return write
 
-    def _unfit(self, job: Job, table: TablePart, clock: int, update: Update) -> PartAnswer | None:
+    def _unfit(
+        self, job: Job, table: TablePart, command: Command, update: Update
+    ) -> PartAnswer | None:
         """Why this update cannot be made: wrong values, another writer, no room."""
+        clock, worker = command.clock, command.worker
         try:
             table.check(update)
             job.check_reduce(table.spec)
@@ -336,11 +354,12 @@ class ShardState(Cutting):
                 f"done, or end it with `resilient-ps job rm {other}`"
             )
             return self._no(Status.REFUSED, text)
-        if self.cuts.holds_back(job.spec.job, clock):
+        # never of tasks: those that the cut waits for may need the processes that would wait here
+        if not job.ledger.is_graph and self.cuts.holds_back(job.spec.job, clock):
             text = f"pushes wait for cut {self.cuts.number}: {self.cuts.waits_for(self.jobs)}"
             return self._no(Status.BUSY, text)
-        if not job.barrier.has_room(clock, update):
-            return self._no(Status.BUSY, job.waits_for(job.barrier.applied + 1))
+        if not job.has_room(worker.rank, clock, update):
+            return self._no(Status.BUSY, job.why_full())
         return None
 
     def _on_tick(self, command: Command) -> PartAnswer | Change:
@@ -359,7 +378,10 @@ class ShardState(Cutting):
 
         def tick() -> PartAnswer:
             job.ledger.record_tick(worker.rank, push.clock, cursor)
-            self._close_clocks(job)
+            if job.ledger.is_graph:
+                job.end_task(worker.rank, push.clock, self.tables, self.cuts.clock_of(worker.job))
+            else:
+                self._close_clocks(job)
             self._look_at(job, worker.rank)
             return self._ok(push.clock)
 
@@ -370,4 +392,4 @@ class ShardState(Cutting):
 
     def digest(self) -> str:
         """Equal for equal logs, and for nothing else: tables, ledgers, held pushes, lsn, cut."""
-        return digest_of(self.lsn, self.tables, self.jobs, self.cuts)
+        return digest_of(self.lsn, self.tables, self.jobs, self.cuts, self.quotas)

@@ -7,8 +7,10 @@ what a digest looks at. Items are lists, their first element says what they are:
     ["job", number, specification, number of the last intent, last clock applied]
     ["rank", job, rank, *fields of the `RankRecord`]   (the cursor in base64)
     ["cut", number, cut or "", jobs that it waits for]   (once there has been any)
+    ["quotas", number of the last round, is it over]     (once there has been any)
+    ["quota", namespace, most, allowed, used, short]     (pairs of rows and bytes)
 
-Jobs follow tables, and ranks their job; each in the order of numbers. The cut is the last.
+Jobs follow tables, and ranks their job; each in the order of numbers.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from resilient_ps.cuts import Cuts
 from resilient_ps.errors import BadInput
 from resilient_ps.job import Job
 from resilient_ps.ledger import RankRecord
+from resilient_ps.quotas import Quotas
 from resilient_ps.table_part import TablePart
 
 Item: TypeAlias = list[Any]
@@ -35,7 +38,7 @@ _DEFAULTS = [getattr(RankRecord(), name) for name in _FIELDS]
 
 
 def items_of(
-    tables: Mapping[int, TablePart], jobs: Mapping[int, Job], cuts: Cuts
+    tables: Mapping[int, TablePart], jobs: Mapping[int, Job], cuts: Cuts, quotas: Quotas
 ) -> Iterator[Item]:
     """All items of a shard."""
     for number, table in sorted(tables.items()):
@@ -47,6 +50,7 @@ def items_of(
     if cuts.number:
         text = "" if cuts.cut is None else cuts.cut.to_json()
         yield ["cut", cuts.number, text, sorted(cuts.awaited)]
+    yield from quotas.items()
 
 
 def _fields_of(record: RankRecord) -> Iterator[Any]:
@@ -89,11 +93,11 @@ def whole(value: object, most: int = WHOLE_MAX) -> int:
 
 
 def digest_of(
-    lsn: int, tables: Mapping[int, TablePart], jobs: Mapping[int, Job], cuts: Cuts
+    lsn: int, tables: Mapping[int, TablePart], jobs: Mapping[int, Job], cuts: Cuts, quotas: Quotas
 ) -> str:
     """XXH3-128 of all that a shard's log determines: equal logs give equal digests."""
     hashed = xxhash.xxh3_128(b"%d" % lsn)
-    hashed.update(json.dumps(list(items_of(tables, jobs, cuts))).encode())
+    hashed.update(json.dumps(list(items_of(tables, jobs, cuts, quotas))).encode())
     for number, table in sorted(tables.items()):
         hashed.update(f"\ncontent {number} {table.digest()}".encode())
     for number, job in sorted(jobs.items()):

@@ -51,6 +51,7 @@ def _table(parts: list[TablePart]) -> dict[str, Any]:
         "shards": len(parts),
         "rows": sum([part.rows for part in parts]),
         "bytes": sum([part.bytes_held for part in parts]),
+        "counted": list(map(sum, zip(*[part.size_with(part.rows) for part in parts], strict=True))),
         "writer": max([part.writer for part in parts]),
     }
 

@@ -13,6 +13,7 @@ import numpy as np
 from resilient_ps.barrier import Update
 from resilient_ps.errors import BadInput
 from resilient_ps.messages import NO_KEYS, Keys, Values
+from resilient_ps.quotas import Size
 from resilient_ps.tables.allowance import Allowance
 from resilient_ps.tables.dense import DenseLayout, DenseShard
 from resilient_ps.tables.dense_overlay import DenseOverlay
@@ -281,6 +282,28 @@ class TablePart:
     def rows(self) -> int:
         """Rows (sparse) or values (dense) held."""
         return len(self._held)
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a row with its key and state, or of an element with its state."""
+        key_bytes = 8 if self.is_sparse else 0
+        return key_bytes + self._held.columns * self._dtype.itemsize
+
+    def size_with(self, rows: int) -> Size:
+        """What counts for the quotas of its namespaces, if it had so many rows."""
+        if self.is_sparse:
+            return Size(rows, rows * self.row_bytes)
+        return Size(0, self.rows * self.row_bytes)
+
+    @property
+    def quick_rows(self) -> int | None:
+        """Up to how many rows a sparse table may grow without a look at quotas; None: any."""
+        return self._held.quick_rows if isinstance(self._held, SparseShard) else None
+
+    @quick_rows.setter
+    def quick_rows(self, rows: int | None) -> None:
+        if isinstance(self._held, SparseShard):
+            self._held.quick_rows = rows
 
     @property
     def is_sparse(self) -> bool:

@@ -3,8 +3,12 @@
 (i) `FENCE` on all shards: from then on an older process of the rank is refused everywhere. Each
 shard answers the rank's last tick and its cursor. (ii) One tick of clock t anywhere proves that all
 shards hold the whole of clock t, so the missing ticks up to the highest, t, are made up for.
-(iii) Under BSP, `REDO`: the shards forget what the predecessor pushed for clock t+1; under SSP and
-ASP they keep it, and skip it when it is pushed again. (iv) The worker runs clock t+1.
+(iii) Under BSP, and in tasks, `REDO`: shards that hold something of clock t+1 forget what the
+predecessor pushed; under SSP and ASP they keep it, and skip it when it is pushed again. (iv) The
+worker runs clock t+1.
+
+Nothing may be forgotten before (ii): of a clock that is complete on one shard, others may still
+hold the pushes without the tick.
 
 The steps are written as a generator: it yields the calls of one step, gets every shard's answer,
 and yields the next. Workers run it when they start; the coordinator runs it for a rank that leaves.
@@ -48,7 +52,7 @@ Script: TypeAlias = Generator[list[Step], Answers, Settled]
 
 
 def take_over(worker: WorkerId, shards: tuple[int, ...], *, redo: bool, intent: int = 0) -> Script:
-    """Steps (i) to (iii); `redo` under BSP.
+    """Steps (i) to (iii); `redo` under BSP and in tasks.
 
     As part of an intent the steps carry its number: shards that have executed the intent only
     answer them, so that a new coordinator can finish what its predecessor began.
@@ -60,8 +64,9 @@ def take_over(worker: WorkerId, shards: tuple[int, ...], *, redo: bool, intent: 
     for clock in range(lowest + 1, ticked + 1):
         behind = tuple(shard for shard in shards if fenced[shard].value < clock)
         yield [Step(Kind.TICK, behind, worker, clock, intent, settled=True, text=cursor)]
-    if redo:
-        yield [Step(Kind.REDO, shards, worker, ticked + 1, intent)]
+    begun = tuple(s for s in shards if fenced[s].count and fenced[s].value == ticked)
+    if redo and begun:
+        yield [Step(Kind.REDO, begun, worker, ticked + 1, intent)]
     return Settled(ticked, cursor)
 
 

@@ -75,6 +75,13 @@ class Fields:
             self._refuse(field, value, "a number")
         return float(value)
 
+    def optional_integer(self, field: str, least: int = 0, most: int = INT64_MAX) -> int | None:
+        """A whole number, or null."""
+        if self._left.get(field, 0) is None:
+            self._take(field)
+            return None
+        return self.integer(field, least, most)
+
     def optional_number(self, field: str) -> float | None:
         """A number, or null."""
         if self._left.get(field, 0) is None:
@@ -147,6 +154,12 @@ class Fields:
         if not isinstance(values, list) or len(values) > most:
             self._refuse(field, values, f"a list of at most {most}")
         return tuple([self._read(f"{field}[{i}]", value, read) for i, value in enumerate(values)])
+
+    def optional_each(
+        self, field: str, read: Callable[[Fields], _T], *, most: int
+    ) -> tuple[_T, ...]:
+        """As `each`; nothing where the field is not there."""
+        return self.each(field, read, most=most) if field in self._left else ()
 
     def _read(self, place: str, value: object, read: Callable[[Fields], _T]) -> _T:
         if not isinstance(value, dict):

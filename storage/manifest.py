@@ -35,6 +35,7 @@ MANIFEST_FORMAT = "resilient-ps checkpoint"
 MANIFEST_VERSION = 1
 MANIFEST_BYTES_MAX = 64 << 20
 MAX_MEMBERS = 1_024
+MAX_NAMESPACES = 10_000
 
 __all__ = [
     "INDEX_BYTES_MAX",
@@ -46,6 +47,7 @@ __all__ = [
     "JobEntry",
     "JobState",
     "Manifest",
+    "NamespaceEntry",
     "ObjectInfo",
     "RankState",
     "RingEntry",
@@ -97,6 +99,23 @@ class JobEntry(Part):
             state=given.text("state", least=1),
             evict_after_s=given.optional_number("evict_after_s"),
             data_shards=given.optional_mapping("data_shards"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceEntry(Part):
+    """A namespace that was registered, and its quota; None: no bound."""
+
+    name: str
+    rows_max: int | None
+    bytes_max: int | None
+
+    @classmethod
+    def read(cls, given: Fields) -> Self:
+        return cls(
+            name=given.text("name", least=1),
+            rows_max=given.optional_integer("rows_max"),
+            bytes_max=given.optional_integer("bytes_max"),
         )
 
 
@@ -154,6 +173,7 @@ class Manifest:
     indexes: tuple[ObjectInfo, ...]
     objects: tuple[ObjectInfo, ...]
     totals: Totals = field(default_factory=Totals)
+    namespaces: tuple[NamespaceEntry, ...] = ()
 
     @property
     def shards(self) -> int:
@@ -196,6 +216,7 @@ class Manifest:
             indexes=given.each("indexes", ObjectInfo.read, most=MAX_SHARD + 1),
             objects=given.each("objects", ObjectInfo.read, most=MAX_OBJECTS),
             totals=Totals.read(given.inner("totals")),
+            namespaces=given.optional_each("namespaces", NamespaceEntry.read, most=MAX_NAMESPACES),
         )
         given.end()
         if manifest.shards != shards:
@@ -223,6 +244,8 @@ class Manifest:
             "indexes": [each.fields() for each in self.indexes],
             "objects": [each.fields() for each in self.objects],
         }
+        if self.namespaces:  # else an earlier version can read it, too
+            document["namespaces"] = [each.fields() for each in self.namespaces]
         return render(document, MANIFEST_FORMAT, MANIFEST_VERSION, MANIFEST_BYTES_MAX)
 
 

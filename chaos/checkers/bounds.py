@@ -15,20 +15,26 @@ from resilient_ps.chaos.checkers.verdict import Verdict, judge
 
 @dataclass(frozen=True, slots=True)
 class ClusterSize:
-    """What a limit may depend on. `clients`: client processes that are connected."""
+    """What a limit may depend on. `clients`: client processes that are connected; `holders`: those
+    of them that are registered for tasks of a graph."""
 
     servers: int
     shards: int
     replicas: int
     ranks: int
     clients: int
+    holders: int = 0
 
     def limits(self) -> dict[str, int]:
         """The most of each kind that a cluster at rest may hold, in all its servers together."""
         copies = self.shards * self.replicas
         return {
-            "leases": 2 * self.servers,  # a dead process's lease may not have ended yet
-            "etcd keys": KEYS_MOST + 3 * self.servers + 3 * self.shards + 2 * self.ranks,
+            "leases": 2 * self.servers + 2 * self.holders,  # a dead one's may not have ended yet
+            "etcd keys": KEYS_MOST
+            + 3 * self.servers
+            + 3 * self.shards
+            + 2 * self.ranks
+            + self.holders,
             "timers": self.servers * (8 + self.shards),
             "connections": 2 * self.servers * (self.servers + self.clients),
             "log entries": copies * LOG_ENTRIES_MOST,

@@ -6,6 +6,7 @@ from collections import Counter
 
 from resilient_ps.chaos.checkers.bounds import ClusterSize
 from resilient_ps.chaos.sim.cluster import SimCluster
+from resilient_ps.chaos.sim.holder import SimHolder
 from resilient_ps.coordinator.kv import Read
 from resilient_ps.replication.replica import Replica
 
@@ -22,6 +23,7 @@ def size_of(cluster: SimCluster) -> ClusterSize:
         replicas=cluster.replicas_wanted + 1,  # a learner may be on its way
         ranks=len(ranks),
         clients=clients + READERS_MOST,
+        holders=sum(type(worker) is SimHolder and not worker.killed for worker in cluster.workers),
     )
 
 

@@ -7,8 +7,8 @@ so that a killed server has lost none (but for what a full disk had no room for 
     [what, shard, incarnation, counter, lsn, job, rank, incarnation of the rank, clock, n]
 
 `what`: "push", "replay" (a push that was there already, and is not applied again), "tick", "redo",
-"fence", or "epoch" (the first entry of a primary). ["lost", count]: so many lines were never
-written.
+"fence", "join" (its clock is the rank's first), "leave", or "epoch" (the first entry of a primary).
+["lost", count]: so many lines were never written.
 
 The product knows nothing of this, and a server without it has no line of code more: `install` puts
 it around those methods by which shards change.
@@ -96,6 +96,7 @@ def install(file: AuditFile) -> None:
     for method, what in (("record_push", "push"), ("record_replay", "replay")):
         _watch_pushes(file, here, method, what)
     _watch_ranks(file, here)
+    _watch_members(file, here)
 
 
 def _watch_entries(file: AuditFile, here: _Here) -> None:
@@ -158,6 +159,23 @@ def _watch_ranks(file: AuditFile, here: _Here) -> None:
         file.note("fence", here.shard, here.at, *worker, self.ranks[worker.rank].ticked + 1, 0)
 
     _replace(JobLedger, audited_tick, audited_redo, audited_fence)
+
+
+def _watch_members(file: AuditFile, here: _Here) -> None:
+    join, leave = JobLedger.record_join, JobLedger.record_leave
+
+    @functools.wraps(join)
+    def audited_join(self: JobLedger, number: int, rank: int, above: int = 0) -> int:
+        first = join(self, number, rank, above)
+        file.note("join", here.shard, here.at, self.spec.job, rank, 0, first, 0)
+        return first
+
+    @functools.wraps(leave)
+    def audited_leave(self: JobLedger, number: int, rank: int) -> None:
+        leave(self, number, rank)
+        file.note("leave", here.shard, here.at, self.spec.job, rank, 0, 0, 0)
+
+    _replace(JobLedger, audited_join, audited_leave)
 
 
 def _replace(owner: type, *methods: Callable[..., Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ from resilient_ps.chaos.checkers.applied import (
     check_applied,
     check_nothing_lost,
 )
+from resilient_ps.chaos.checkers.gates import AnsweredPull, check_gates
 from resilient_ps.chaos.checkers.verdict import Verdict
 from resilient_ps.chaos.live import audit
 from resilient_ps.chaos.live.lines import GrowingFile
 from resilient_ps.client import receipts
+from resilient_ps.consistency import JobSpec
 from resilient_ps.errors import BadInput
 from resilient_ps.ids import Epoch, Position
 
@@ -43,6 +45,7 @@ class ReceiptFiles:
 
     folder: Path
     pushes: list[Receipt] = field(default_factory=list)
+    pulls: list[AnsweredPull] = field(default_factory=list)
     _files: dict[Path, GrowingFile] = field(default_factory=dict)
 
     def read(self) -> Iterator[Call]:
@@ -50,21 +53,21 @@ class ReceiptFiles:
         for path in sorted(self.folder.glob(f"*{receipts.SUFFIX}")):
             file = self._files.setdefault(path, GrowingFile(path))
             for line in file.read():
-                yield self._take(line, int(path.name.partition(".")[0]))
-        if len(self.pushes) > RECORDS_MOST:
+                yield self._take(line)
+        if len(self.pushes) + len(self.pulls) > RECORDS_MOST:
             raise BadInput(
-                f"more than {RECORDS_MOST} pushes were acknowledged: make the run shorter, or "
-                "pushes fewer and larger"
+                f"more than {RECORDS_MOST} pushes and pulls were answered: make the run shorter, "
+                "or the requests fewer and larger"
             )
 
-    def _take(self, line: list[Any], rank: int) -> Call:
+    def _take(self, line: list[Any]) -> Call:
         match line:
-            case ["pull", begun_ns, ended_ns]:
-                return Call("pull", rank, 0, begun_ns, ended_ns)
-            case [("push" | "tick") as what, job, _, process, clock, n, begun_ns, ended_ns, places]:
+            case [str(what), job, rank, process, clock, n, begun_ns, ended_ns, places]:
+                shards = tuple([(s, Position(Epoch(i, c), lsn)) for s, i, c, lsn in places])
                 if what == "push":
-                    shards = tuple([(s, Position(Epoch(i, c), lsn)) for s, i, c, lsn in places])
                     self.pushes.append(Receipt(job, rank, process, clock, n, shards))
+                elif what == "pull":
+                    self.pulls.append(AnsweredPull(job, rank, clock, shards))
                 return Call(what, rank, clock, begun_ns, ended_ns)
         raise BadInput(f"{self.folder}: no receipt: {line!r}")
 
@@ -108,10 +111,23 @@ class AuditFiles:
 
 def check_evidence(made: ReceiptFiles, applied: AuditFiles) -> Verdict:
     """Was everything applied once that was acknowledged?"""
+    usable = _usable(made, applied)
+    return usable if usable.outcome != "true" else check_applied(made.pushes, applied.events)
+
+
+def check_bounds_kept(
+    made: ReceiptFiles, applied: AuditFiles, jobs: Mapping[int, JobSpec]
+) -> Verdict:
+    """Was every pull answered only when all ranks of its job had come so far? `jobs` by number."""
+    usable = _usable(made, applied)
+    return usable if usable.outcome != "true" else check_gates(made.pulls, applied.events, jobs)
+
+
+def _usable(made: ReceiptFiles, applied: AuditFiles) -> Verdict:
+    """Is all there that there is to be compared?"""
     list(made.read())
     applied.read()
     if not applied.is_kept:
         why = f"servers keep no audit in {applied.folder} ({audit.AUDIT_VARIABLE})"
         return Verdict("unknown", (why,))
-    complete = check_nothing_lost(applied.lost)
-    return complete if complete.outcome != "true" else check_applied(made.pushes, applied.events)
+    return check_nothing_lost(applied.lost)

@@ -108,6 +108,11 @@ MODES = {
     "transfer": "bsp",
     "namespace": "ssp:2",
     "train": "bsp",
+    "train-fm": "bsp",
+    "train-mf": "bsp",
+    "train-mlp": "bsp",
+    "train-embedding-mlp": "bsp",
+    "train-lda": "asp",
 }
 """The workloads, and what consistency each has by default."""
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from resilient_ps.chaos.sim.archive import Archive
 from resilient_ps.chaos.sim.entries import Entries
+from resilient_ps.chaos.sim.holder import SimHolder
 from resilient_ps.chaos.sim.process import Process
 from resilient_ps.chaos.sim.worker import Operation, Program, Pull, SimWorker
 from resilient_ps.chaos.sim.world import World
@@ -306,6 +307,17 @@ class SimCluster(Entries):
         worker.start(job, rank, incarnation)
         self.workers.append(worker)
         return worker
+
+    def hold(self, job: JobSpec, seat: int, program: Program) -> SimHolder:
+        """Start a holder of the tasks of a graph, whose job this is."""
+        routing = self.routing()
+        assert routing is not None
+        self._spawned += 1
+        host = f"worker-{seat}"
+        holder = SimHolder(self.world, routing, f"{host}-{self._spawned}", program, job, host)
+        self.workers.append(holder)
+        holder.begin()
+        return holder
 
     def _client(self, host: str, program: Program) -> SimWorker:
         routing = self.routing()

@@ -9,13 +9,15 @@ from typing import get_args
 import numpy as np
 
 from resilient_ps.chaos.sim.bucket import BUCKET
-from resilient_ps.chaos.sim.recipes import draw_recipe
+from resilient_ps.chaos.sim.recipes import HOLDER_RECIPES, draw_recipe
 from resilient_ps.chaos.sim.schedule import Fault, FaultKind, Schedule, StoreFaultKind
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What there is to strike, and how long there is time.
+
+    `holder_recipes`: faults that are aimed at who does the tasks of a graph.
 
     `store_faults`: how many faults of the object store, if there is one; `disasters`: how many of
     those that no replica survives.
@@ -33,6 +35,7 @@ class Shape:
     recipe_ms: int = 6_000  # the longest that a recipe takes
     store_faults: int = 0
     disasters: int = 0
+    holder_recipes: int = 0
 
 
 WEIGHTS: dict[FaultKind, int] = {
@@ -88,6 +91,9 @@ def draw_schedule(seed: int, shape: Shape) -> Schedule:
         faults += draw_recipe(rng, begin_ms, shape.shards, len(shape.ranks))
     faults += [_draw_store_fault(rng, shape) for _ in range(shape.store_faults)]
     faults += [_draw_disaster(rng, shape) for _ in range(shape.disasters)]
+    for _ in range(shape.holder_recipes):
+        begin_ms = int(rng.integers(shape.first_ms, shape.last_ms - shape.recipe_ms))
+        faults += draw_recipe(rng, begin_ms, shape.shards, len(shape.ranks), HOLDER_RECIPES)
     return tuple(sorted(faults, key=lambda fault: fault.at_ms))
 
 

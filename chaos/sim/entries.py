@@ -33,6 +33,10 @@ class Entries:
 
     # -- reading
 
+    def entries(self, key: bytes) -> tuple[KeyValue, ...]:
+        """The entry of this key, if there is one."""
+        return self._read(key)
+
     def _read(self, key: bytes, *, prefix: bool = False) -> tuple[KeyValue, ...]:
         return self.world.kv.apply(Read(key, prefix=prefix), self.world.now_ns).items
 
@@ -88,9 +92,8 @@ class Entries:
         if not self._read(self.keys.job(job.name)):
             self.register(job)
         for table in tables:
-            key = self.keys.table(table.spec.name)
-            if not self._read(key):
-                self.put(key, TableRecord(table.number, table.spec.to_json()).to_bytes())
+            record = TableRecord(table.number, table.spec.to_json())
+            self.put_new(self.keys.table(table.spec.name), record.to_bytes())
 
     def propose(self, kind: Literal["join", "leave"], job: JobSpec, rank: int) -> int:
         """Write an intent to etcd, as clients do; returns its number."""
@@ -138,6 +141,11 @@ class Entries:
         number = read_counter(items[0].value if items else None, key) + 1
         self.put(key, counter_bytes(number))
         return number
+
+    def put_new(self, key: bytes, value: bytes) -> None:
+        """Write to etcd what is not there yet."""
+        if not self._read(key):
+            self.put(key, value)
 
     def put(self, key: bytes, value: bytes) -> None:
         """Write to etcd, as a client would."""

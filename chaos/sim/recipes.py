@@ -92,9 +92,51 @@ RECIPES: tuple[tuple[Part, ...], ...] = (
 )
 
 
-def draw_recipe(rng: np.random.Generator, begin_ms: int, shards: int, ranks: int) -> list[Fault]:
+HOLDER_RECIPES: tuple[tuple[Part, ...], ...] = (
+    # A holder stands still for longer than its lease, wakes up, and goes on with its task.
+    (Part("pause", ("R",), (0, 1), (2_200, 6_000)),),
+    (
+        Part("pause mid-step", ("R",), (0, 1), (2_200, 6_000)),
+        Part("crash", ("coordinator",), (500, 3_000), (100, 3_000)),
+    ),
+    # It loses its lease while it works on, or works for a lease that it has only just lost.
+    (
+        Part("partition", ("R", "etcd"), (0, 1), (2_500, 5_000)),
+        Part("etcd lags", ("coordinator",), (0, 1_500), (500, 3_000)),
+    ),
+    (
+        Part("isolate", ("R",), (0, 1), (1_800, 5_000)),
+        Part("cut", (), (1_500, 5_000), (100, 1_000)),
+    ),
+    # It dies between the shards of a tick; so does who should notice it.
+    (
+        Part("slow", ("R", "P"), (0, 1), (500, 2_000)),
+        Part("crash worker", ("R",), (100, 2_000), (10, 1_500)),
+        Part("crash", ("P",), (100, 2_500), (100, 3_000)),
+    ),
+    # What was granted, or recorded, is not known to who did it.
+    (
+        Part("etcd loses answers", ("coordinator",), (0, 1), (1_000, 4_000)),
+        Part("cut", (), (0, 2_000), (100, 1_000)),
+    ),
+    # The coordinator is deposed, and hears of it late.
+    (
+        Part("pause", ("coordinator",), (0, 1), (2_100, 5_000)),
+        Part("crash worker", ("R",), (0, 2_000), (10, 1_000)),
+    ),
+)
+"""Of those who do the tasks of a graph (`R`)."""
+
+
+def draw_recipe(
+    rng: np.random.Generator,
+    begin_ms: int,
+    shards: int,
+    ranks: int,
+    recipes: tuple[tuple[Part, ...], ...] = RECIPES,
+) -> list[Fault]:
     """The faults of one recipe, struck from `begin_ms` on."""
-    recipe = RECIPES[int(rng.integers(len(RECIPES)))]
+    recipe = recipes[int(rng.integers(len(recipes)))]
     shard, rank = int(rng.integers(shards)), int(rng.integers(ranks))
     roles = {"P": f"primary:{shard}", "B": f"backup:{shard}", "R": f"rank:{rank}"}
     return [

@@ -26,7 +26,7 @@ from resilient_ps.chaos.sim.setup import Setup, schedule_of, setup_of
 from resilient_ps.chaos.sim.story import tell
 from resilient_ps.chaos.sim.workload import Workload
 from resilient_ps.chaos.sim.world import SECOND_NS
-from resilient_ps.chaos.workloads.choice import choose_survivor, choose_workload
+from resilient_ps.chaos.workloads.choice import workload_of
 from resilient_ps.guards import ALL_GUARDS, Guards
 
 HEAL_NS = 23 * SECOND_NS
@@ -72,9 +72,8 @@ def run_seed(
         store=setup.store,
         list_lag_s=setup.list_lag_s,
     )
-    if workload is None:
-        workload = choose_survivor if setup.disasters else choose_workload
-    run = _Run(seed, kind, schedule, cluster, workload(seed), careful=careful)
+    load = workload_of(seed, setup) if workload is None else workload(seed)
+    run = _Run(seed, kind, schedule, cluster, load, careful=careful)
     return run.outcome(with_story=with_story)
 
 

@@ -21,7 +21,14 @@ from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.records import ClusterConfig, JobRecord, TableRecord
 from resilient_ps.coordinator.view import ClusterView
 from resilient_ps.storage.documents import Damaged
-from resilient_ps.storage.manifest import JobEntry, Manifest, RingEntry, TableEntry, Totals
+from resilient_ps.storage.manifest import (
+    JobEntry,
+    Manifest,
+    NamespaceEntry,
+    RingEntry,
+    TableEntry,
+    Totals,
+)
 from resilient_ps.storage.names import CheckpointId, checkpoint_prefix
 from resilient_ps.storage.shard_index import JobState, ObjectInfo, RankState, ShardIndex
 from resilient_ps.tables.spec import spec_from_json
@@ -70,7 +77,7 @@ def assemble(
         created_s=created_s,
         written_by=written_by,
         replicas=config.replicas,
-        clocks=_clocks(plan, jobs),
+        clocks=_clocks(view, plan, jobs),
         base=plan.base,
         tables=_tables(indexes, _catalogued(view.keys, read)),
         jobs=_jobs(view, plan, jobs, read),
@@ -78,6 +85,10 @@ def assemble(
         indexes=infos,
         objects=objects,
         totals=_totals(checkpoint_prefix(view.keys.cluster, checkpoint), indexes, infos, objects),
+        namespaces=tuple(
+            NamespaceEntry(path, record.rows_max, record.bytes_max)
+            for path, record in view.namespaces.items()
+        ),
     )
 
 
@@ -127,13 +138,18 @@ def _job_states(indexes: Sequence[ShardIndex]) -> dict[int, list[JobState]]:
     return dict(sorted(found.items()))
 
 
-def _clocks(plan: CutPlan, jobs: dict[int, list[JobState]]) -> dict[str, int]:
-    """The clocks of the cut; of a job that was done, the last one of any rank."""
+def _clocks(view: ClusterView, plan: CutPlan, jobs: dict[int, list[JobState]]) -> dict[str, int]:
+    """The clocks of the cut; of a job that was done, the last one of any rank.
+
+    Of a graph's job no shard may know any more: all its steps were done.
+    """
     clocks = dict(plan.clocks)
     for name in plan.resting:
-        ranks = _ranks(jobs.get(plan.numbers[name], []))
+        ranks, graph = _ranks(jobs.get(plan.numbers[name], [])), view.graph(name)
         if ranks:  # else no shard knows the job any more
             clocks[name] = max(rank.ticked for rank in ranks.values())
+        elif graph is not None and graph.job_id == plan.numbers[name]:
+            clocks[name] = graph.graph.steps
     return clocks
 
 

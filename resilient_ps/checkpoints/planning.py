@@ -4,7 +4,7 @@ A shard refuses a cut below what it holds already, and between asking the primar
 and telling all shards a fast job moves on. So a clock lies above the last one held by what the job
 does in that time, which is known from earlier cuts, and twice as much after each refusal. A job
 that is slow, or does not move at all, gets the very clock that it has reached: a refusal costs
-little, a cut that lies ahead means waiting.
+little, a cut that lies ahead means waiting. No cut lies behind the last step of a graph of tasks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from resilient_ps.coordinator.records import (
     CheckpointRecord,
     ClusterConfig,
     IntentRecord,
+    JobRecord,
     counter_bytes,
     read_counter,
 )
 from resilient_ps.coordinator.view import ClusterView
+from resilient_ps.cut import CLOCK_MAX
 from resilient_ps.errors import BadInput
 from resilient_ps.ids import DrawBits
 from resilient_ps.storage.names import CheckpointId
@@ -91,11 +93,11 @@ def plan(
     spans: Mapping[int, Span] = {} if clocks.last is None else clocks.last.spans
     running = [job for job in view.jobs if job.state != "done"]
     ahead_s = SAFETY * 2 ** min(refusals, DOUBLINGS_MOST) * lead_s
-    aligned = {
-        job.name: (spans[job.job_id].held if job.job_id in spans else 0)
-        + int(clocks.rate(job.job_id) * ahead_s + 0.5)
-        for job in running
-    }
+    aligned: dict[str, int] = {}
+    for job in running:
+        held = spans[job.job_id].held if job.job_id in spans else 0
+        ahead = int(clocks.rate(job.job_id) * ahead_s + 0.5)
+        aligned[job.name] = min(held + ahead, _last_clock(view, job))
     return CutPlan(
         id=str(CheckpointId.of(config.incarnation, number, draw(32))),
         clocks=aligned,
@@ -108,6 +110,14 @@ def plan(
         why=why[:PENDING_CHARS],
         begun_s=begun_s,
     )
+
+
+def _last_clock(view: ClusterView, job: JobRecord) -> int:
+    """The steps of a graph; other jobs go on for ever."""
+    record = view.graph(job.name)
+    if record is None or record.job_id != job.job_id:
+        return CLOCK_MAX
+    return record.graph.steps
 
 
 def next_number(view: ClusterView) -> int:

@@ -5,6 +5,7 @@ changes that are left, until there are none.
 
 * Tables and jobs of the manifest are as they were at the cut: numbers, specifications, states, and
   who works on which data shard.
+* Namespaces that etcd has keep the quotas that they have there; those of the manifest come back.
 * Tables that were made after the cut stay, and are empty. Jobs that began after it begin anew.
 * No rank has finished. Counters only grow; those of ranks' incarnations stay as they are.
 """
@@ -12,12 +13,13 @@ changes that are left, until there are none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from resilient_ps.coordinator.data_shards import DataShards
 from resilient_ps.coordinator.fields import dump
 from resilient_ps.coordinator.keys import ClusterKeys, Counter
 from resilient_ps.coordinator.kv import Compare, Delete, KeyValue, Op, Put, absent, unchanged
+from resilient_ps.coordinator.namespace_record import NamespaceRecord
 from resilient_ps.coordinator.records import (
     JobRecord,
     TableRecord,
@@ -74,10 +76,18 @@ def _wanted(
         located = keys.locate(key)
         if located is not None and located.kind in ("finished", "data-shards"):
             yield key, None
+        if located is not None and located.kind == "namespace":
+            record = NamespaceRecord.from_bytes(items[key].value, key)
+            if record.dropping:  # those tables come back, or are gone from all shards
+                yield key, replace(record, dropping=()).to_bytes()
     if manifest is None:
         return
     for table in manifest.tables:
         yield keys.table(table.name), TableRecord(table.number, table.spec).to_bytes()
+    for namespace in manifest.namespaces:
+        key = keys.namespace(namespace.name)
+        if key not in items:  # quotas that are set now are those that are meant
+            yield key, NamespaceRecord(namespace.rows_max, namespace.bytes_max).to_bytes()
     for job in manifest.jobs:
         yield keys.job(job.name), _job(job)
         if job.data_shards is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -106,6 +106,22 @@ def running(processes: LocalCluster) -> Iterator[LocalCluster]:
     finally:
         with INTERRUPTS.held():
             processes.stop()
+
+
+@contextmanager
+def cluster_for(servers: int, cluster: str, etcd: str, standby: Standby) -> Iterator[str]:
+    """Endpoints of the coordination: as told, or of a cluster of our own."""
+    if not servers:
+        yield etcd
+        return
+    processes = LocalCluster(servers, cluster=cluster, standby=standby)
+    watcher = Watcher()
+    load_kernels(watcher)
+    with ExitStack() as stack:
+        with watcher.stage(f"starting {servers} servers") as stage:
+            stack.enter_context(running(processes))
+            stage.done = f"{servers} servers are up, coordination: {processes.coordination.kind}"
+        yield ",".join(processes.endpoints)
 
 
 def _as_json(processes: LocalCluster) -> dict[str, Any]:

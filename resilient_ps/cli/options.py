@@ -32,10 +32,12 @@ class Coordination(StrEnum):
 
 
 class Scheduling(StrEnum):
-    """Which rank reads which part of the data."""
+    """Which rank reads which part of the data, or which tasks the training consists of."""
 
     STATIC = "static"
     DYNAMIC = "dynamic"
+    ROTATION = "rotation"
+    PIPELINE = "pipeline"
 
 
 ClusterOption = Annotated[

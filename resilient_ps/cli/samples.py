@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from resilient_ps.data import Batch, DenseBatch, SparseArrayDataset, open_dataset
+from resilient_ps.data import Batch, Dataset, DenseBatch, SparseArrayDataset, open_dataset
 from resilient_ps.data.flights import flights, validation_flights
 from resilient_ps.errors import BadInput
 
@@ -48,7 +48,12 @@ def file_samples(path: str, format: str, test_path: str | None, limit: int | Non
 
 
 def _load(path: str, format: str) -> SparseArrayDataset:
-    batches = open_dataset(path, format).batches(0, 1, _READ_ROWS)
+    return in_memory(open_dataset(path, format), path)
+
+
+def in_memory(rows: Dataset, path: str) -> SparseArrayDataset:
+    """All rows of a data set at once, as sparse ones. Raises `BadInput` where they are too many."""
+    batches = rows.batches(0, 1, _READ_ROWS)
     parts = list(_within_limit(path, map(_as_sparse, batches)))
     if not parts:
         raise BadInput(f"{path} has no rows")

@@ -197,7 +197,8 @@ def server(
             ready=lambda: _say_ready(name, address, log),
         )
         if metrics:
-            figures: list[Source] = [] if store is None else [store.metrics.figures]
+            figures: list[Source] = [node.namespace_figures]
+            figures += [] if store is None else [store.metrics.figures]
             if node.conductor is not None:
                 figures.append(node.conductor.figures)
             endpoint = stack.enter_context(MetricsEndpoint(metrics, figures))

@@ -20,7 +20,13 @@ from resilient_ps.chaos.sim.minimise import minimise
 from resilient_ps.chaos.sim.outcome import Outcome, RunKind
 from resilient_ps.chaos.sim.run import run_seed
 from resilient_ps.chaos.sim.schedule import Schedule
-from resilient_ps.chaos.sim.setup import STORE_EVERY, Setup, schedule_of, setup_of
+from resilient_ps.chaos.sim.setup import (
+    STORE_EVERY,
+    Setup,
+    WorkloadName,
+    schedule_of,
+    setup_of,
+)
 from resilient_ps.cli.exits import EXIT_NEGATIVE
 from resilient_ps.cli.options import JsonOption, print_json
 from resilient_ps.cli.output import remark
@@ -42,22 +48,33 @@ class Kind(StrEnum):
     BOTH = "both"
 
 
+class Work(StrEnum):
+    """What is done in a run."""
+
+    MIXED = "mixed"
+    TRAINING = "training"
+    TRANSFERS = "transfers"
+    TASKS = "tasks"
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One run to be made. `only`: which of the seed's faults; None: all.
 
-    `store`: with an object store, or without one; None: as the seed decides.
+    `store`: with an object store, or without one; `workload`; None: as the seed decides.
     """
 
     seed: int
     kind: RunKind
     only: tuple[int, ...] | None = None
     store: bool | None = None
+    workload: Work | None = None
 
     @property
     def setup(self) -> Setup:
         """The cluster of the run."""
-        return setup_of(self.seed, store=self.store)
+        named: WorkloadName | None = None if self.workload is None else self.workload.value
+        return setup_of(self.seed, store=self.store, workload=named)
 
     def schedule(self) -> Schedule:
         """The faults of the run."""
@@ -88,6 +105,8 @@ class Task:
         text = f"resilient-ps simulate --seed {self.seed} --kind {self.kind}"
         if self.store is not None:
             text += " --store" if self.store else " --no-store"
+        if self.workload is not None:
+            text += f" --workload {self.workload}"
         if len(schedule) < len(faults):
             indices = [str(index) for index, fault in enumerate(faults) if fault in schedule]
             text += f" --only {','.join(indices) or 'none'}"
@@ -183,6 +202,16 @@ def simulate(
             show_default=False,
         ),
     ] = None,
+    workload: Annotated[
+        Work | None,
+        typer.Option(
+            "--workload",
+            help="What is done, in every run: mixed counts under BSP, SSP and ASP; training is in "
+            "floats; transfers is a bank; tasks is a graph, whose holders come and go. By default "
+            "seeds decide.",
+            show_default=False,
+        ),
+    ] = None,
     jobs: Annotated[
         int, typer.Option("--jobs", min=1, max=JOBS_MOST, help="Processes to run seeds in.")
     ] = 1,
@@ -204,6 +233,7 @@ def simulate(
         resilient-ps simulate --seeds 1000 --jobs 4 --json
         resilient-ps simulate --seed 17 --kind safety
         resilient-ps simulate --store --seeds 100
+        resilient-ps simulate --workload tasks --seeds 50
     """
     indices = _indices(only)
     if indices is not None and (seed is None or kind is Kind.BOTH):
@@ -212,7 +242,7 @@ def simulate(
     if kind is not Kind.BOTH:
         kinds = tuple(one for one in kinds if one == kind.value)
     numbers = range(seeds) if seed is None else (seed,)
-    tasks = [Task(number, one, indices, store) for number in numbers for one in kinds]
+    tasks = [Task(number, one, indices, store, workload) for number in numbers for one in kinds]
     for task in tasks[:1]:
         task.schedule()  # what is wrong with `only` is to be told before anything is run
     if jobs == 1:

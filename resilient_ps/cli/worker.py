@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Protocol
 
+from resilient_ps.cli import algorithms
+from resilient_ps.cli.algorithms import Rows
 from resilient_ps.cli.plan import TrainPlan
 from resilient_ps.client.connection import Client
 from resilient_ps.client.resuming import resume_loudly
-from resilient_ps.data import Dataset
 from resilient_ps.errors import DeadlineExceeded, RolledBack
 from resilient_ps.models import Progress
 from resilient_ps.tables.warm_up import warm_up_client
@@ -134,7 +135,7 @@ class _Teller:
 def run_rank(
     client: Client,
     plan: TrainPlan,
-    dataset: Dataset,
+    dataset: Rows,
     rank: int,
     of: int,
     listener: Listener,
@@ -144,8 +145,11 @@ def run_rank(
     """Train; what it told last. Continues where the rank stood, if it was run before.
 
     The job is done when all of its ranks have come to the end. `retire`: end what the rank has in
-    hand, and leave the job.
+    hand, and leave the job. Where the schedule is one of tasks, this process takes tasks, and
+    `rank` is its number.
     """
+    if plan.by_tasks:
+        return _run_holder(client, plan, dataset, rank, listener)
     model = plan.build_model(dataset)
     warm_up_client()  # before the time is taken
     teller = _Teller(rank, listener)
@@ -157,15 +161,7 @@ def run_rank(
         if retire:
             worker.retire()
         while True:
-            model.train(
-                worker,
-                dataset,
-                batch_size=plan.batch_size,
-                epochs=plan.epochs,
-                schedule=plan.schedule,
-                data_shards=plan.data_shards,
-                on_batch=teller.on_batch,
-            )
+            algorithms.train(plan, model, worker, dataset, teller.on_batch)
             try:
                 client.finish_rank(plan.job, rank, worker.incarnation)
                 break
@@ -173,3 +169,24 @@ def run_rank(
                 resume_loudly(worker, error)
         clock = worker.clock
     return teller.end(clock)
+
+
+def _run_holder(
+    client: Client, plan: TrainPlan, dataset: Rows, number: int, listener: Listener
+) -> Told:
+    """Take tasks until the graph is done."""
+    model = plan.build_model(dataset)
+    warm_up_client()
+    teller = _Teller(number, listener)
+    schedule = model.schedule(epochs=plan.epochs, name=plan.job)
+    teller.begin(0, 0)
+    last = 0
+
+    def on_task(progress: Progress) -> None:
+        nonlocal last
+        last = progress.clock
+        teller.on_batch(progress)
+
+    with client.tasks(schedule.graph) as tasks:
+        model.train(tasks, dataset, epochs=plan.epochs, on_task=on_task)
+    return teller.end(last)

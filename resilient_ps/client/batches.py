@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from resilient_ps.client.data_shards import Changed, Leases
 from resilient_ps.client.resuming import check_life, resume_loudly, resuming
-from resilient_ps.consistency import ASP, BSP, SSP, Consistency
+from resilient_ps.consistency import ASP, BSP, SSP, Consistency, Tasks
 from resilient_ps.coordinator.data_shards import MAX_PER_EPOCH, DataShards, Grant, Over, Wait
 from resilient_ps.data.shards import LineStride
 from resilient_ps.errors import BadInput, DeadlineExceeded, RolledBack
@@ -253,7 +253,7 @@ def ahead_at_most(consistency: Consistency) -> int | None:
             return 1
         case SSP(staleness):
             return staleness + 1
-        case ASP():
+        case ASP() | Tasks():
             return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from resilient_ps.client.scopes import Scopes
 from resilient_ps.consistency import Consistency, JobSpec, consistency_name
 from resilient_ps.coordinator.data_shards import DataShards, Grant
 from resilient_ps.coordinator.intents import job_spec
@@ -49,7 +50,13 @@ class Catalogue:
     def __init__(self, kv: Kv, cluster: str, deadline_s: float = 10.0) -> None:
         self.keys = ClusterKeys(cluster)
         self.kv = kv
+        self.scopes = Scopes(kv, self.keys, deadline_s)
         self._deadline_s = deadline_s
+
+    @property
+    def deadline_s(self) -> float:
+        """How long a call here may take, with all that it asks etcd."""
+        return self._deadline_s
 
     @property
     def call_deadline_s(self) -> float:
@@ -83,6 +90,7 @@ class Catalogue:
         """The table of this name: created, or found. Raises `SpecMismatch` showing both."""
 
         def attempt() -> TableHandle | None:
+            self.scopes.check_in_force(spec.name)
             found = self.table(spec.name)
             if found is not None:
                 if found.spec != spec:
@@ -177,11 +185,14 @@ class Catalogue:
         return self._until(f"marking job {name!r} as {state}", attempt)
 
     def remove_job(self, name: str) -> JobRecord:
-        """Forget the job and its ranks; shards are told by the caller. Raises `NotFound`."""
-        record = self.job(name)
-        ranks = Delete(self.keys.ranks(name), prefix=True)
-        data_shards = Delete(self.keys.data_shards(name))
-        self.kv.txn(Txn((), (Delete(self.keys.job(name)), ranks, data_shards)))
+        """Forget the job, its ranks, and its graph; shards are told by the caller.
+
+        Who waits for a task of it is told. Raises `NotFound`.
+        """
+        record, keys = self.job(name), self.keys
+        parts = (Delete(keys.ranks(name), prefix=True), Delete(keys.data_shards(name)))
+        graph = (Delete(keys.graph(name)), Delete(keys.graph_parts(name), prefix=True))
+        self.kv.txn(Txn((), (Delete(keys.job(name)), *parts, *graph)))
         return record
 
     # -- ranks and intents

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from resilient_ps.client.catalogue import POLL_S, Catalogue
+from resilient_ps.client.coordinator_line import find_coordinator
 from resilient_ps.client.inspect import ServerProbe
 from resilient_ps.coordinator.kv import KeyValue, Put, Txn, absent, unchanged
 from resilient_ps.coordinator.records import (
     CheckpointRecord,
     IntentRecord,
     RestoreRecord,
-    ServerRecord,
     counter_bytes,
     read_counter,
 )
@@ -27,7 +27,6 @@ from resilient_ps.errors import (
     ResilientPsError,
     RetryLater,
 )
-from resilient_ps.routing import address_of
 
 ASK_S = 1.0
 ASK_EACH_S = 0.25
@@ -165,7 +164,7 @@ class ProgressTeller:
         if time.monotonic() >= self._ask_at_s:
             self._ask_at_s = time.monotonic() + ASK_EACH_S
             try:
-                self._probe = self._probe or coordinator_probe(self._catalogue)
+                self._probe = self._probe or self._find()
                 told = {} if self._probe is None else self._probe.ask(ASK_S, CHECKPOINTS)
                 self._told = told.get("under_way") or {}
                 if not told.get("elected"):
@@ -174,19 +173,9 @@ class ProgressTeller:
                 self.close()
         return self._told
 
-
-def coordinator_probe(catalogue: Catalogue) -> ServerProbe | None:
-    """A connection to the coordinator; None where none is elected, or it has gone."""
-    keys, kv = catalogue.keys, catalogue.kv
-    held = kv.read(keys.coordinator_leader, deadline_s=catalogue.call_deadline_s).items
-    if not held:
-        return None
-    name = str(json.loads(held[0].value)["server"])
-    items = kv.read(keys.server(name), deadline_s=catalogue.call_deadline_s).items
-    if not items:
-        return None
-    record = ServerRecord.from_bytes(items[0].value, items[0].key)
-    return ServerProbe(keys.cluster, name, address_of(record))
+    def _find(self) -> ServerProbe | None:
+        catalogue = self._catalogue
+        return find_coordinator(catalogue.kv, catalogue.keys, catalogue.call_deadline_s)
 
 
 def _intent(catalogue: Catalogue, number: int) -> IntentRecord | None:

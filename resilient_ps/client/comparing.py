@@ -6,7 +6,7 @@ their parts. Parts whose chunks are the same objects are not read at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,11 +65,14 @@ class Side:
 
 
 def compare(
-    before: Side, after: Side, on_part: Callable[[int], object] = lambda parts: None
+    before: Side,
+    after: Side,
+    on_part: Callable[[int], object] = lambda parts: None,
+    names: Collection[str] | None = None,
 ) -> Iterator[TableChange]:
-    """Each table of either. `on_part` is told of every part that is done."""
+    """Each table of either, or those of these `names`. `on_part` is told of parts that are done."""
     old, new = before.tables(), after.tables()
-    for name in sorted({*old, *new}):
+    for name in sorted({*old, *new} if names is None else names):
         change = TableChange(name)
         change.rows_before = old[name].rows if name in old else 0
         change.rows_after = new[name].rows if name in new else 0

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from resilient_ps.client.catalogue import Catalogue
 from resilient_ps.client.heartbeat import Heartbeat
+from resilient_ps.client.holding import LEASE_TTL_S
+from resilient_ps.client.namespaces import Namespace, opened
 from resilient_ps.client.opening import announce_table, bind, broadcast
 from resilient_ps.client.receipts import Receipts, receipts_of
+from resilient_ps.client.resuming import PATIENCE_S
 from resilient_ps.client.tables import DenseTable, SparseTable
+from resilient_ps.client.tasks import Tasks as HeldTasks
 from resilient_ps.client.waiting import wait_for_cluster
 from resilient_ps.client.worker import Worker
-from resilient_ps.consistency import Consistency, JobSpec, parse_consistency
+from resilient_ps.consistency import Consistency, JobSpec, Tasks, parse_consistency
+from resilient_ps.coordinator.graph import Graph
 from resilient_ps.coordinator.kv import Kv
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.errors import BadInput, NotFound, RolledBack
@@ -79,6 +84,8 @@ class Client:
         mode = parse_consistency(consistency) if isinstance(consistency, str) else consistency
         if not isinstance(mode, Consistency):
             raise BadInput(f"consistency {mode!r}: give BSP(), SSP(staleness=3), ASP() or its name")
+        if isinstance(mode, Tasks):
+            raise BadInput("consistency 'tasks' is that of graphs: use client.tasks(graph)")
         if not isinstance(rank, int) or rank < 0:
             raise BadInput(f"rank {rank}: ranks are numbered from 0 to of - 1 = {of - 1}")
         spec = self.catalogue.open_job(job, of, mode, evict_after_s)
@@ -107,12 +114,69 @@ class Client:
             return self._open_worker(spec, worker)  # it has seen nothing of the incarnation before
         raise outcome.error
 
+    def tasks(
+        self,
+        graph: Graph,
+        namespaces: Collection[str] | None = None,
+        *,
+        deadline_s: float = PATIENCE_S,
+        lease_ttl_s: int = LEASE_TTL_S,
+    ) -> HeldTasks:
+        """Do tasks of a graph, in turn with all other processes that do.
+
+        The graph is created by the first, and found by the others: all describe it alike.
+        `namespaces`: do tasks of these only; None: of all. `deadline_s`: how long `Tasks.next`
+        waits for one at most. `lease_ttl_s`: whole seconds (1 to 3,600) after which the task of a
+        process that shows no sign of life is granted to another one. Raises `BadInput` for a
+        graph that cannot be run, and a namespace that it does not have, `SpecMismatch` where the
+        name is that of another graph or job.
+        """
+        graph.check()
+        who = f"holder of {graph.name}"
+        driver = self._new_driver(who, self.routing(), receipts_of(0))
+        try:
+            return HeldTasks(
+                driver,
+                self.catalogue,
+                graph,
+                namespaces,
+                call_s=self._deadline_s,
+                deadline_s=deadline_s,
+                lease_ttl_s=lease_ttl_s,
+            )
+        except BaseException:
+            driver.close()
+            raise
+
     def join(self, job: str, rank: int) -> Worker:
         """Add a rank to a running job, and run it: it starts at the lowest clock that is safe."""
         record = self.catalogue.job(job)
         self.catalogue.propose("join", job, rank)
         mode = parse_consistency(record.consistency)
         return self.worker(job, rank, record.ranks, mode, evict_after_s=record.evict_after_s)
+
+    def namespace(
+        self, path: str, *, rows_max: int | None = None, bytes_max: int | None = None
+    ) -> Namespace:
+        """The namespace of this name (`ctr/emb`): registered, or found with the same quota.
+
+        `rows_max`, `bytes_max`: what all tables in it and below it may hold together, on all
+        shards; without both it is found as it is. All shards know the quota when this returns.
+        Raises `SpecMismatch` where it has another quota, `BadInput` for other names than letters,
+        digits and . _ : - between slashes.
+        """
+        catalogue = self.catalogue
+        return opened(path, catalogue.scopes, lambda: [*catalogue.tables()], rows_max, bytes_max)
+
+    def remove_namespace(self, path: str) -> list[str]:
+        """Remove all tables in a namespace and below it, and its quota; gives the tables' names.
+
+        May be called again after it was interrupted.
+        """
+        scopes = self.catalogue.scopes
+        names = scopes.strip(path, lambda number: self._broadcast(Kind.DROP_TABLE, table=number))
+        scopes.forget(path)
+        return names
 
     def table(self, name: str) -> SparseTable | DenseTable:
         """A table to read. Raises `NotFound`."""

@@ -11,12 +11,11 @@ import json
 import os
 import threading
 
+from resilient_ps.client.coordinator_line import find_coordinator
 from resilient_ps.client.inspect import ServerProbe
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import Kv
-from resilient_ps.coordinator.records import ServerRecord
 from resilient_ps.errors import ResilientPsError
-from resilient_ps.routing import address_of
 
 BEAT_S = 1.0
 ANSWER_S = 1.0
@@ -86,27 +85,11 @@ class Heartbeat:
             self._forget()
 
     def _beat(self) -> None:
-        self._probe = self._probe or self._find()
+        self._probe = self._probe or find_coordinator(self._kv, self._keys, ANSWER_S)
         if self._probe is None:
             return
         if not self._probe.ask(ANSWER_S, self._text).get("elected"):
             self._forget()
-
-    def _find(self) -> ServerProbe | None:
-        """The coordinator; None where none is elected, or it has gone."""
-        held = self._kv.read(self._keys.coordinator_leader, deadline_s=ANSWER_S).items
-        if not held:
-            return None
-        try:
-            name = str(json.loads(held[0].value)["server"])
-        except (ValueError, KeyError, TypeError):
-            return None
-        key = self._keys.server(name)
-        items = self._kv.read(key, deadline_s=ANSWER_S).items
-        if not items:
-            return None
-        record = ServerRecord.from_bytes(items[0].value, key)
-        return ServerProbe(self._keys.cluster, name, address_of(record))
 
     def _forget(self) -> None:
         if self._probe is not None:

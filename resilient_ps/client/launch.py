@@ -12,7 +12,7 @@ from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.coordinator.runtime.processes import Prefer
 from resilient_ps.runtime.local import REPLICAS, LocalCluster
 
-PLACED_DEADLINE_S = 30.0  # for the servers, once they run, to elect a coordinator and place shards
+PLACED_DEADLINE_S = 60.0  # for the servers, once they run, to elect a coordinator and place shards
 
 
 class RunningCluster:

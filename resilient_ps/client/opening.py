@@ -9,6 +9,7 @@ from typing import Any
 
 from resilient_ps.client.tables import DenseTable, SparseTable
 from resilient_ps.errors import BadInput
+from resilient_ps.ids import READER
 from resilient_ps.messages import Kind
 from resilient_ps.runtime.driver import Driver, deadline_after
 from resilient_ps.shard import CURSOR_BYTES_MAX
@@ -46,6 +47,12 @@ def announce_table(driver: Driver, handle: TableHandle, deadline_s: float) -> No
     session = driver.session
     order = session.routing.order
     step = Step(Kind.OPEN_TABLE, order, session.worker, table=handle.number, text=text)
+    broadcast(driver, step, deadline_s)
+
+
+def drop_table(driver: Driver, number: int, deadline_s: float) -> None:
+    """Let all shards forget a table that is registered no more."""
+    step = Step(Kind.DROP_TABLE, driver.session.routing.order, READER, table=number)
     broadcast(driver, step, deadline_s)
 
 

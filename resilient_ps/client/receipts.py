@@ -5,7 +5,7 @@ when a client is made. Every worker writes a file of its own, one line for each 
 at once and unbuffered. Each line is a JSON array, with times in nanoseconds of the monotonic clock:
 
     ["push" or "tick", job, rank, incarnation, clock, n, begun, ended, [[shard, i, c, lsn], ...]]
-    ["pull", begun, ended]
+    ["pull", job, rank, incarnation, clock, 0, begun, ended, [[shard, i, c, lsn], ...]]
 
 `i`, `c` and `lsn` are where the shard stood: the cluster's incarnation, the counter of the epoch,
 the position in the log.
@@ -25,7 +25,7 @@ from resilient_ps.noted_calls import Acknowledged
 
 LEDGER_VARIABLE = "RESILIENT_PS_LEDGER"
 SUFFIX = ".receipts"
-_NAMES = {Kind.PUSH: "push", Kind.TUNE: "push", Kind.TICK: "tick"}
+_NAMES = {Kind.PUSH: "push", Kind.TUNE: "push", Kind.TICK: "tick", Kind.PULL: "pull"}
 
 
 class Receipts:
@@ -45,9 +45,7 @@ class Receipts:
     def note(self, done: Acknowledged) -> None:
         """A call has succeeded."""
         times = done.begun_ns, time.monotonic_ns()
-        if done.kind is Kind.PULL:
-            self._write("pull", *times)
-        elif done.kind in _NAMES:
+        if done.kind in _NAMES:
             places = [[shard, *at.epoch, at.lsn] for shard, at in done.places.items()]
             self._write(_NAMES[done.kind], *done.worker, done.clock, done.n, *times, places)
 

@@ -56,7 +56,10 @@ class ServerReport:
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """`rows` (dense: values) and `bytes` are those of the `told` shards that answered."""
+    """`rows` (dense: values) and `bytes` are those of the `told` shards that answered.
+
+    `counted`: the rows and bytes that count for quotas.
+    """
 
     table: str
     kind: str
@@ -65,6 +68,7 @@ class TableReport:
     bytes: int
     told: int
     writer: str | None = None
+    counted: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +301,10 @@ def _table(
         bytes=sum(int(part["bytes"]) for part in parts),
         told=sum(int(part["shards"]) for part in parts),
         writer=", ".join(jobs[number] for number in sorted(writers) if number in jobs) or None,
+        counted=(
+            sum(int(p["counted"][0]) for p in parts),
+            sum(int(p["counted"][1]) for p in parts),
+        ),
     )
 
 

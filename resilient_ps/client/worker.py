@@ -21,8 +21,8 @@ from resilient_ps.client.catalogue import Catalogue
 from resilient_ps.client.data_shards import Leases
 from resilient_ps.client.future import Future
 from resilient_ps.client.heartbeat import Heartbeat
-from resilient_ps.client.opening import announce_table, bind, encode_cursor
-from resilient_ps.client.tables import DenseTable, SparseTable
+from resilient_ps.client.open_tables import OpenTables
+from resilient_ps.client.opening import announce_table, encode_cursor
 from resilient_ps.client.waiting import wait_for_cluster
 from resilient_ps.consistency import BSP, Consistency, JobSpec
 from resilient_ps.coordinator.data_shards import Grant
@@ -31,22 +31,17 @@ from resilient_ps.errors import (
     BadInput,
     DeadlineExceeded,
     FixTheCall,
-    NotFound,
     RolledBack,
-    SpecMismatch,
 )
 from resilient_ps.ids import WorkerId
 from resilient_ps.messages import NO_KEYS
 from resilient_ps.routing import Routing
 from resilient_ps.runtime.driver import Driver, deadline_after
-from resilient_ps.tables.initialisers import Initialiser, Zeros
-from resilient_ps.tables.optimisers import Optimiser
-from resilient_ps.tables.spec import DenseSpec, Dtype, SparseSpec, TableSpec
 
 Batch = TypeVar("Batch")
 
 
-class Worker:
+class Worker(OpenTables):
     """One rank of a training job, as this process runs it. Close it, or use it in a `with`.
 
     `clock` is the open clock, from 1; `cursor` is what the last tick said (None: nothing yet). A
@@ -62,13 +57,10 @@ class Worker:
         heartbeat: Heartbeat,
         evict_after_s: float | None = None,
     ) -> None:
-        self._driver = driver
+        super().__init__(driver, catalogue, deadline_s)
         self._heartbeat = heartbeat
         weakref.finalize(self, heartbeat.ask_to_stop)  # where nobody closes this worker
-        self._catalogue = catalogue
         self._job = job
-        self._deadline_s = deadline_s
-        self._tables: dict[str, SparseTable | DenseTable] = {}
         self._closed = False
         self._evict_after_s = evict_after_s
         self._opened_at = driver.session.clock
@@ -110,59 +102,6 @@ class Worker:
         raw = self._driver.session.cursor
         return json.loads(raw) if raw else None
 
-    # -- tables
-
-    def sparse_table(
-        self,
-        name: str,
-        *,
-        dim: int,
-        optimiser: Optimiser,
-        dtype: Dtype = "float32",
-        initialiser: Initialiser | None = None,
-    ) -> SparseTable:
-        """The sparse table of this name: created, or found with the same specification."""
-        spec = SparseSpec(name, dim, dtype, optimiser, initialiser or Zeros())
-        table = self._open(spec)
-        assert isinstance(table, SparseTable)
-        return table
-
-    def dense_table(
-        self,
-        name: str,
-        *,
-        shape: tuple[int, ...],
-        optimiser: Optimiser,
-        dtype: Dtype = "float32",
-        initialiser: Initialiser | None = None,
-    ) -> DenseTable:
-        """The dense table of this name: created, or found with the same specification."""
-        table = self._open(DenseSpec(name, shape, dtype, optimiser, initialiser or Zeros()))
-        assert isinstance(table, DenseTable)
-        return table
-
-    def table(self, name: str) -> SparseTable | DenseTable:
-        """An existing table. Raises `NotFound`."""
-        handle = self._catalogue.table(name)
-        if handle is None:
-            names = ", ".join(self._catalogue.tables()) or "-"
-            raise NotFound(f"there is no table {name!r}; tables: {names}")
-        return self._open(handle.spec)
-
-    def _open(self, spec: TableSpec) -> SparseTable | DenseTable:
-        held = self._tables.get(spec.name)
-        if held is not None:
-            if held.spec != spec:
-                raise SpecMismatch(
-                    f"table {spec.name!r} is open as {held.spec.describe()}; asked for was "
-                    f"{spec.describe()}"
-                )
-            return held
-        handle = self._catalogue.create_table(spec)
-        announce_table(self._driver, handle, self._deadline_s)
-        self._tables[spec.name] = bind(handle, self._driver, self._deadline_s, writable=True)
-        return self._tables[spec.name]
-
     # -- after a rollback
 
     def resume(self) -> None:
@@ -191,10 +130,7 @@ class Worker:
             self._heartbeat.start()
             weakref.finalize(self, self._heartbeat.ask_to_stop)
             self._take_over(routing, WorkerId(job.job, self.rank, incarnation))
-            for table in list(self._tables.values()):
-                handle = catalogue.create_table(table.spec)
-                announce_table(driver, handle, self._deadline_s)
-                table.rebind(handle)
+            self._open_tables_again()
             self._incarnation = routing.incarnation
             self.resumed += 1
 

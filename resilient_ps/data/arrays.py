@@ -109,7 +109,8 @@ class ArrayDataset(_Rows[DenseBatch]):
     """Rows of `d` numbers. `features` is converted to float32 (n, d), `labels` to float32 (n,).
 
     `shuffle_seed` (>= 0): every epoch visits all rows in another order that depends only on the
-    seed and the epoch. Raises `BadInput` on other shapes and on numbers that are not finite.
+    seed and the epoch. Without one nothing is copied: a batch is a view of these arrays, which
+    cannot be written to. Raises `BadInput` on other shapes and on numbers that are not finite.
     """
 
     def __init__(
@@ -129,7 +130,13 @@ class ArrayDataset(_Rows[DenseBatch]):
         return int(self.features.shape[1])
 
     def _pick(self, rows: NDArray[np.int64], cursor: Cursor) -> DenseBatch:
-        return DenseBatch(self.labels[rows], self.features[rows], cursor)
+        if self._seed is not None:
+            return DenseBatch(self.labels[rows], self.features[rows], cursor)
+        step = int(rows[1] - rows[0]) if len(rows) > 1 else 1
+        part = slice(int(rows[0]), int(rows[-1]) + 1, step)
+        labels, features = self.labels[part], self.features[part]
+        labels.flags.writeable = features.flags.writeable = False
+        return DenseBatch(labels, features, cursor)
 
 
 class SparseArrayDataset(_Rows[SparseBatch]):

@@ -6,7 +6,7 @@ a notebook can run them on tables that live in its own process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -64,7 +64,37 @@ class DenseTable(DenseTableReader, Protocol):
         """Give a gradient of the table's shape to its optimiser."""
 
 
-class Worker(Protocol):
+class SparseOpener(Protocol):
+    """Opens sparse tables."""
+
+    def sparse_table(
+        self,
+        name: str,
+        *,
+        dim: int,
+        optimiser: Optimiser,
+        dtype: Dtype = "float32",
+        initialiser: Initialiser = ...,
+    ) -> Table:
+        """Create the table, or open it when it exists with the same specification."""
+
+
+class TableOpener(SparseOpener, Protocol):
+    """A worker, or the holder of a graph's tasks."""
+
+    def dense_table(
+        self,
+        name: str,
+        *,
+        shape: tuple[int, ...],
+        optimiser: Optimiser,
+        dtype: Dtype = "float32",
+        initialiser: Initialiser = ...,
+    ) -> DenseTable:
+        """Likewise for a dense table."""
+
+
+class Worker(TableOpener, Protocol):
     """One rank of a job."""
 
     @property
@@ -90,27 +120,21 @@ class Worker(Protocol):
     ) -> Iterator[Batch]:
         """The rank's batches; when the next one is asked for, the clock of the last is ticked."""
 
-    def sparse_table(
-        self,
-        name: str,
-        *,
-        dim: int,
-        optimiser: Optimiser,
-        dtype: Dtype = "float32",
-        initialiser: Initialiser = ...,
-    ) -> Table:
-        """Create the table, or open it when it exists with the same specification."""
 
-    def dense_table(
-        self,
-        name: str,
-        *,
-        shape: tuple[int, ...],
-        optimiser: Optimiser,
-        dtype: Dtype = "float32",
-        initialiser: Initialiser = ...,
-    ) -> DenseTable:
-        """Likewise for a dense table."""
+class Task(Protocol):
+    """What a holder does at a time: `step` (from 1) of lane `rank` of a graph."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+
+
+class Tasks(TableOpener, Protocol):
+    """The holder of a graph's tasks."""
+
+    def run(self, work: Callable[[Any], None]) -> int:
+        """Do one `Task` after the other with `work`, until all of the graph are done."""
 
 
 @dataclass(frozen=True, slots=True)

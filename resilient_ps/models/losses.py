@@ -34,6 +34,13 @@ def binary_targets(labels: NDArray[np.float32]) -> Floats:
     return (labels > 0).astype(np.float64)
 
 
+def number_targets(labels: NDArray[np.float32]) -> Floats:
+    """Labels as they are, in float64. Raises `BadInput` where a label is missing (NaN)."""
+    if np.isnan(labels).any():
+        raise BadInput("a row has no label: training and evaluation need one in every row")
+    return labels.astype(np.float64)
+
+
 def class_targets(labels: NDArray[np.float32], classes: int) -> NDArray[np.int64]:
     """Labels as class numbers 0 .. classes - 1; raises `BadInput` for any other."""
     with np.errstate(invalid="ignore"):

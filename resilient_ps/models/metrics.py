@@ -1,4 +1,4 @@
-"""Measures of predictions: exact AUC, log loss, accuracy."""
+"""Measures of predictions: exact AUC, log loss, accuracy; errors of predicted numbers."""
 
 from __future__ import annotations
 
@@ -21,6 +21,19 @@ class Evaluation:
     logloss: float
     accuracy: float
     auc: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionEvaluation:
+    """Root mean square and mean absolute error; `r2` is the share of the variance explained.
+
+    `r2` is None where all targets are the same.
+    """
+
+    samples: int
+    rmse: float
+    mae: float
+    r2: float | None
 
 
 def auc(targets: NDArray[np.bool_], scores: Floats) -> float | None:
@@ -61,6 +74,20 @@ def evaluate_scores(targets: NDArray[np.int64], scores: Floats) -> Evaluation:
         logloss=float(cross_entropies(scores, targets).mean()),
         accuracy=float((scores.argmax(axis=1) == targets).mean()),
         auc=auc(targets == 1, scores[:, 1] - scores[:, 0]) if two else None,
+    )
+
+
+def evaluate_values(targets: Floats, values: Floats) -> RegressionEvaluation:
+    """Numbers: targets (n,), predicted values (n,)."""
+    _check_rows(len(targets))
+    errors = values - targets
+    square = float(np.mean(errors * errors))
+    variance = float(np.var(targets))
+    return RegressionEvaluation(
+        samples=len(targets),
+        rmse=float(np.sqrt(square)),
+        mae=float(np.abs(errors).mean()),
+        r2=1.0 - square / variance if variance > 0 else None,
     )
 
 

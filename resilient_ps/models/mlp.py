@@ -13,7 +13,7 @@ from resilient_ps.data.batch import Batch, DenseBatch
 from resilient_ps.data.dataset import Dataset
 from resilient_ps.data.shards import Schedule
 from resilient_ps.errors import BadInput
-from resilient_ps.models.api import DenseTable, DenseTableReader, Worker
+from resilient_ps.models.api import DenseTable, DenseTableReader, TableOpener, Worker
 from resilient_ps.models.losses import (
     Floats,
     Reduction,
@@ -59,10 +59,15 @@ class MLP:
         widths = (self.features, *self.hidden, self.classes)
         return [(i + 1, o) for i, o in pairwise(widths)]
 
-    def open(self, worker: Worker) -> list[DenseTable]:
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """Of the layers, from the first to the last."""
+        return tuple(f"{self.table}/{layer}" for layer in range(len(self.shapes)))
+
+    def open(self, opener: TableOpener) -> list[DenseTable]:
         """The tables of the layers, created if they do not exist."""
         return [
-            worker.dense_table(
+            opener.dense_table(
                 f"{self.table}/{layer}",
                 shape=shape,
                 optimiser=self.optimiser,
@@ -115,32 +120,34 @@ class MLP:
 
     def loss_and_gradients(
         self, weights: Sequence[NDArray[np.floating]], batch: Batch
-    ) -> tuple[float, list[Floats]]:
-        """Summed over the batch's rows: cross entropy, and its gradient per table."""
+    ) -> tuple[float, list[NDArray[np.floating]]]:
+        """Summed over the batch's rows: cross entropy, and its gradient per table.
+
+        Products of matrices are computed in the weights' precision, losses in float64.
+        """
         targets = class_targets(batch.labels, self.classes)
-        layers = [np.asarray(w, np.float64) for w in weights]
-        activations = _forward(layers, self._rows(batch))
-        scores = activations[-1]
-        slope = softmax(scores)
-        slope[np.arange(len(targets)), targets] -= 1.0
-        gradients: list[Floats] = []
+        layers = [np.asarray(w) for w in weights]
+        activations = forward(layers, self.rows(batch))
+        scores = activations[-1].astype(np.float64)
+        slope = score_slope(scores, targets).astype(layers[-1].dtype)
+        gradients: list[NDArray[np.floating]] = []
         for layer in reversed(range(len(layers))):
             below = activations[layer]
-            gradients.append(np.vstack([below.T @ slope, slope.sum(axis=0)]))
+            gradients.append(layer_gradient(below, slope))
             if layer > 0:
-                slope = (slope @ layers[layer][:-1].T) * (below > 0)
+                slope = slope_below(layers[layer], slope, below)
         return float(cross_entropies(scores, targets).sum()), gradients[::-1]
 
     def scores(
         self, tables: Sequence[DenseTableReader], dataset: Dataset
     ) -> tuple[NDArray[np.float32], Floats]:
         """(labels (n,), scores (n, classes)) of all rows of a data set, in its order."""
-        layers = [np.asarray(table.pull(), np.float64) for table in tables]
+        layers = [np.asarray(table.pull()) for table in tables]
         labels: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
         scores: list[Floats] = [np.zeros((0, self.classes))]
         for batch in dataset.batches(0, 1, PREDICT_BATCH_ROWS):
             labels.append(batch.labels)
-            scores.append(_forward(layers, self._rows(batch))[-1])
+            scores.append(forward(layers, self.rows(batch))[-1].astype(np.float64))
         return np.concatenate(labels), np.concatenate(scores)
 
     def predict(self, tables: Sequence[DenseTableReader], dataset: Dataset) -> Floats:
@@ -152,10 +159,11 @@ class MLP:
         labels, scores = self.scores(tables, dataset)
         return evaluate_scores(class_targets(labels, self.classes), scores)
 
-    def _rows(self, batch: Batch) -> Floats:
+    def rows(self, batch: Batch) -> NDArray[np.float32]:
+        """The features of a batch, float32 (n, features). Raises `BadInput` for other data."""
         if not isinstance(batch, DenseBatch) or batch.features.shape[1] != self.features:
             raise BadInput(f"this model takes dense rows of {self.features} numbers")
-        return batch.features.astype(np.float64)
+        return batch.features
 
 
 @dataclass(frozen=True)
@@ -171,11 +179,45 @@ class SoftmaxRegression(MLP):
         super().__post_init__()
 
 
-def _forward(layers: Sequence[Floats], x: Floats) -> list[Floats]:
+# One layer at a time: what a network computes in one process is made of these, and what its stages
+# compute in several.
+
+
+def layer_outputs(
+    weights: NDArray[np.floating], below: NDArray[np.floating]
+) -> NDArray[np.floating]:
+    """(n, outputs) of inputs (n, inputs), before ReLU; `weights` (inputs + 1, outputs)."""
+    return np.asarray(below @ weights[:-1] + weights[-1])
+
+
+def score_slope(scores: Floats, targets: NDArray[np.int64]) -> Floats:
+    """The gradient of the summed cross entropy by the scores, (n, classes)."""
+    slope = softmax(scores)
+    slope[np.arange(len(targets)), targets] -= 1.0
+    return slope
+
+
+def layer_gradient(
+    below: NDArray[np.floating], slope: NDArray[np.floating]
+) -> NDArray[np.floating]:
+    """The gradient by a layer's weights, from its inputs and that by its outputs."""
+    return np.vstack([below.T @ slope, slope.sum(axis=0)])
+
+
+def slope_below(
+    weights: NDArray[np.floating], slope: NDArray[np.floating], below: NDArray[np.floating]
+) -> NDArray[np.floating]:
+    """The gradient by what the layer below gives out before its ReLU."""
+    return np.asarray((slope @ weights[:-1].T) * (below > 0))
+
+
+def forward(
+    layers: Sequence[NDArray[np.floating]], x: NDArray[np.floating]
+) -> list[NDArray[np.floating]]:
     """The inputs of every layer, and the scores as the last entry."""
     activations = [x]
     for number, weights in enumerate(layers):
-        linear = activations[-1] @ weights[:-1] + weights[-1]
+        linear = layer_outputs(weights, activations[-1])
         last = number == len(layers) - 1
         activations.append(linear if last else np.maximum(linear, 0.0))
     return activations

@@ -12,11 +12,13 @@ nothing is answered before it is applied.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 from resilient_ps.coordinator.records import Member
 from resilient_ps.ids import Position
 from resilient_ps.messages import Command, Entry, Kind, PartAnswer, Status
+from resilient_ps.quota_admission import about_used, refusal, with_use
 from resilient_ps.replication.claims import Claim, Known
 from resilient_ps.replication.home import Home, Out
 from resilient_ps.replication.imagers import with_imager
@@ -41,6 +43,7 @@ class Commitment(Streams):
         self._origins: dict[int, Origin] = {}
         self._early: dict[int, PartAnswer] = {}  # see `_apply_early`
         self._parked: list[Origin] = []  # writes that are to go to the heir
+        self._quota_at = 0  # the lsn of the last QUOTA
         self._prepared: tuple[int, Change | None] = (0, None)  # the lsn that it is of
 
     # -- writes
@@ -53,10 +56,14 @@ class Commitment(Streams):
             return [Reply(origin, self._not_now(self.lack or "too few servers hold it"))]
         if command.kind is Kind.CUT:
             command = with_imager(command, self.known.record.in_sync, self.home, self.number)
+        elif command.kind is Kind.QUOTA:
+            command = with_use(self.shard, self.log, command)
         if not len(self.log):
             prepared = self.shard.prepare(command)
             if isinstance(prepared, PartAnswer):
                 return [Reply(origin, prepared)]
+            if (no := self._beyond_quota(command)) is not None:
+                return [Reply(origin, no)]
             if not self.followers:  # alone: nothing to wait for, and no second look
                 at = Position(self.epoch, self.log.last + 1)
                 self.log.append(Entry(at, command))
@@ -68,6 +75,8 @@ class Commitment(Streams):
             self._prepared = self.log.last + 1, prepared
         elif self.log.nbytes > self.home.pending_bytes_max:
             return [Reply(origin, self._not_now("too much waits for the backups"))]
+        elif (no := self._beyond_quota(command)) is not None:
+            return [Reply(origin, no)]
         elif not self.home.guards.repeat_after_commit and self._pends(command):
             return [
                 Reply(origin, PartAnswer(self.number, Status.OK, self.shard.position, command.n))
@@ -89,6 +98,8 @@ class Commitment(Streams):
     def _append(self, command: Command, origin: Origin | None, now_ns: int) -> list[Out]:
         lsn = self.log.last + 1
         self.log.append(Entry(Position(self.epoch, lsn), command))
+        if command.kind is Kind.QUOTA:
+            self._quota_at = lsn
         if origin is not None:
             self._origins[lsn] = origin
         outs: list[Out] = []
@@ -103,6 +114,19 @@ class Commitment(Streams):
         while self.serving and len(self.log):
             entry = self.log.take()
             self._early[entry.at.lsn] = self.shard.apply(entry)
+
+    def _beyond_quota(self, command: Command) -> PartAnswer | None:
+        """Why a write has to wait, or is refused, because of quotas."""
+        begins = self.log.applied < self._quota_at
+        if not (begins or self.shard.quotas) or not self.home.guards.quota_admission:
+            return None
+        return refusal(self.shard, self.log, command, begins=begins)
+
+    def use(self) -> PartAnswer:
+        """How far quotas are used up here; `value`: of which round they are."""
+        told = json.dumps(about_used(self.shard, self.log)).encode()
+        round_ = self.shard.quotas.round
+        return PartAnswer(self.number, Status.OK, self.shard.position, round_, text=told)
 
     def _pends(self, command: Command) -> bool:
         """Is the same push under way already?"""

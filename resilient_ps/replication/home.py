@@ -58,7 +58,9 @@ class Home:
     leaving: frozenset[Member] = frozenset()  # registered servers that are about to end
     stopping: bool = False
     sending: set[int] = field(default_factory=set)  # shards of which we send a copy
+    to_send: set[int] = field(default_factory=set)  # shards whose copies wait for room
     copied_bytes: int = 0  # of rows, in all copies that were sent so far
+    copied: int = 0  # copies that have been sent to their ends
     taking: dict[int, int] = field(default_factory=dict)  # copies taken in: shard -> heard of (ns)
     calls: dict[int, tuple[int, Claim]] = field(default_factory=dict)  # by reference: whose, what
     _refs: Iterator[int] = field(default_factory=lambda: count(REPLICA_REF))
@@ -86,7 +88,8 @@ class Home:
     def begin(self, incarnation: int) -> None:
         """The cluster has another incarnation: nothing of what was under way counts any more."""
         self.incarnation = incarnation
-        for held in (self.to_load, self.primaries, self.sending, self.taking, self.calls):
+        under_way = (self.to_load, self.primaries, self.sending, self.to_send, self.taking)
+        for held in (*under_way, self.calls):
             held.clear()
 
     @property

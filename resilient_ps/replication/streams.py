@@ -156,7 +156,9 @@ class Streams:
 
     def _begin_copy(self, follower: Follower, now_ns: int) -> list[Out]:
         if len(self.home.sending) >= COPIES_MAX:
+            self.home.to_send.add(self.number)
             return []
+        self.home.to_send.discard(self.number)
         self.home.sending.add(self.number)
         self._begin_stream(follower, self.log.applied)
         follower.copy = CopySource(self.shard, self.epoch, follower.attempt, self.log.epochs)
@@ -195,4 +197,5 @@ class Streams:
             return False
         follower.copy, follower.whole = None, True
         self.home.sending.discard(self.number)
+        self.home.copied += 1
         return True

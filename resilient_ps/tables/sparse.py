@@ -48,6 +48,7 @@ class SparseShard:
             raise BadInput(f"table {spec.name}: max_rows must be 1 to {MAX_ROWS}, not {max_rows}")
         self.spec = spec
         self.max_rows = max_rows
+        self.quick_rows: int | None = None  # bounds what `push_parts` may create; see quotas
         self._dtype = np.dtype(spec.dtype)
         self._row_shape = (spec.dim,)
         self.columns = spec.dim + spec.optimiser.state_columns(spec.dim)
@@ -140,7 +141,7 @@ class SparseShard:
             self._meta,
             self._hyper,
             self._parameters.work,
-            self.max_rows,
+            self.max_rows if self.quick_rows is None else min(self.quick_rows, self.max_rows),
         )
 
     @property

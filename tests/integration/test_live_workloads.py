@@ -18,6 +18,7 @@ from resilient_ps.chaos.live.stores import StoreHere
 from resilient_ps.chaos.live.workload import LiveWorkload, make_workload
 from resilient_ps.chaos.live.workloads.bank import Bank
 from resilient_ps.chaos.live.workloads.recorded import EXACTLY_ONCE
+from resilient_ps.chaos.live.workloads.script import BOUNDS
 from resilient_ps.checkpoints.settings import CheckpointSettings
 from resilient_ps.checkpoints.standby import Standby, StorePlace
 from resilient_ps.client.stored import StoredCheckpoints
@@ -141,13 +142,49 @@ def first_key_pushed(folder: Path, table: str) -> int:
     raise AssertionError(f"nobody pushed to {table}")
 
 
+@pytest.mark.parametrize(
+    ("name", "mode", "measure", "untrained"),
+    [
+        ("train", "bsp", "held-out log loss", 0.69),
+        ("train-fm", "bsp", "held-out RMSE", 0.85),
+        pytest.param("train-mf", "ssp:2", "held-out RMSE", 0.85, marks=pytest.mark.soak),
+        pytest.param("train-mlp", "bsp", "held-out log loss", 1.09, marks=pytest.mark.soak),
+        pytest.param(
+            *("train-embedding-mlp", "bsp", "held-out log loss", 0.693), marks=pytest.mark.soak
+        ),
+    ],
+)
 def test_training_that_loses_a_worker_ends_with_the_undisturbed_model(
-    cluster: LocalCluster, here: Here, tmp_path: Path
+    cluster: LocalCluster,
+    here: Here,
+    tmp_path: Path,
+    name: str,
+    mode: str,
+    measure: str,
+    untrained: float,
 ) -> None:
-    load, ranks = run_with_a_kill(cluster, here, tmp_path, "train", "bsp")
+    load, ranks = run_with_a_kill(cluster, here, tmp_path, name, mode)
     assert set(outcomes(ranks).values()) == {"true"}
     metrics = load.metrics()
-    assert metrics["held-out log loss"] == metrics["undisturbed held-out log loss"] < 0.69
+    assert metrics[measure] < untrained
+    if mode == "bsp":
+        assert metrics[measure] == metrics[f"undisturbed {measure}"]
+
+
+def test_counts_of_topics_agree_with_them_after_a_kill_and_not_when_one_is_doubled(
+    cluster: LocalCluster, here: Here, tmp_path: Path
+) -> None:
+    load, ranks = run_with_a_kill(cluster, here, tmp_path, "train-lda", "asp")
+    assert set(outcomes(ranks).values()) == {"true"}
+    with ranks.connect() as client:
+        client.end_job(load.name, "done")
+        with client.worker("topics", 0, 1, "asp") as worker:
+            words = worker.table("lda/words")
+            assert isinstance(words, ps.SparseTable)
+            words.push(np.array([7], np.uint64), np.eye(1, words.spec.dim, dtype=np.int64))
+            worker.tick()
+        contradictions = load._trained.contradictions(client)  # type: ignore[attr-defined]
+    assert [each[:7] for each in contradictions] == ["word 7:"]
 
 
 SCRIPT = """
@@ -196,7 +233,8 @@ def test_the_pushes_of_a_users_script_are_judged_and_its_metric_is_told(
         ranks.kill(1)
         ranks.start(1)
         ranks.end()
-    assert outcomes(ranks) == {EXACTLY_ONCE: "true", "every rank ends in order": "true"}
+    kept = dict.fromkeys((EXACTLY_ONCE, BOUNDS, "every rank ends in order"), "true")
+    assert outcomes(ranks) == kept
     assert load.metrics() == {"loss": 0.375}
     acknowledged, _, _, pulls = load.counts()
     assert acknowledged >= 40 * CLOCKS * RANKS - 1
@@ -208,6 +246,13 @@ def test_the_pushes_of_a_users_script_are_judged_and_its_metric_is_told(
     push[4] += 1_000_000  # the same push once more, later in the shard's log
     audit.write_text("".join(f"{line}\n" for line in [*lines, json.dumps(push)]))
     assert outcomes(ranks)[EXACTLY_ONCE] == "false"
+    assert outcomes(ranks)[BOUNDS] == "true"
+
+    for each in (here.folder / AUDIT_FOLDER).glob(f"*{SUFFIX}"):
+        told = [json.loads(line) for line in each.read_text().splitlines()]
+        known = [t for t in told if not (t[0] == "tick" and t[6] == 1 and t[8] >= CLOCKS)]
+        each.write_text("".join(f"{json.dumps(t)}\n" for t in known))  # rank 1 never came so far
+    assert outcomes(ranks)[BOUNDS] == "false"
 
 
 def test_books_balance_in_checkpoints_and_after_the_cluster_went_back_to_one(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import resilient_ps as ps
+from resilient_ps.chaos.live.records import Records
 from resilient_ps.client.launch import RunningCluster
 from resilient_ps.coordinator.keys import ROOT
 from resilient_ps.coordinator.placement import MAX_SHARDS
@@ -28,7 +29,7 @@ def cluster() -> Iterator[RunningCluster]:
     if find_etcd() is None:
         pytest.skip("no etcd binary on the PATH (apt: etcd-server)")
     flags = ["--shards", str(MAX_SHARDS)]
-    with ps.local_cluster(2, replicas=1, coordination="etcd", server_flags=flags) as running:
+    with ps.local_cluster(2, replicas=2, coordination="etcd", server_flags=flags) as running:
         yield running
 
 
@@ -51,6 +52,16 @@ def largest_value(cluster: RunningCluster) -> int:
         items = kv.read(ROOT.encode(), prefix=True, deadline_s=DEADLINE_S).items
     assert len(items) >= 2 * MAX_SHARDS  # a record and a leader key of each shard
     return max(len(item.value) for item in items)
+
+
+def test_all_shards_of_the_largest_cluster_come_to_rest_on_both_servers(
+    cluster: RunningCluster,
+) -> None:
+    with closing(EtcdKv(cluster.etcd)) as kv:
+        records = Records(kv, cluster.name, copies=2)
+        records.wait_settled(DEADLINE_S)
+        held = [len(record.in_sync) for record in records.look().shards]
+    assert held == [2] * MAX_SHARDS
 
 
 def test_all_shards_of_the_largest_cluster_take_the_pushes_of_a_large_job(

@@ -103,6 +103,9 @@ def test_what_reports_are_made_of_is_in_the_wheel(built: Distributions) -> None:
     ]
     assert len(parts) >= 4
     assert {f"resilient_ps/chaos/report/{part.name}" for part in parts} <= names(built.wheel)
+    assert {f"resilient_ps/cli/bench/{name}" for name in ("page.html", "panels.js")} <= names(
+        built.wheel
+    )
 
 
 def test_the_wheel_built_from_the_sdist_is_the_same(built: Distributions) -> None:

@@ -8,11 +8,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from resilient_ps.consistency import ASP, BSP, SSP, Consistency, JobSpec
+from resilient_ps.consistency import ASP, BSP, SSP, Consistency, JobSpec, Tasks
 from resilient_ps.cut import Cut
 from resilient_ps.ids import READER, WorkerId
 from resilient_ps.ledger import RankRecord
 from resilient_ps.messages import Command, Keys, Kind, Values
+from resilient_ps.quotas import WITHOUT_END, Give, Given, Settle, Size
 from resilient_ps.shard import Shard
 from resilient_ps.tables.initialisers import Normal, Zeros
 from resilient_ps.tables.optimisers import FTRL, SGD, Adagrad, Adam, Momentum, Optimiser, Sum
@@ -22,7 +23,7 @@ OPTIMISERS: tuple[Optimiser, ...] = (
     Sum(), SGD(0.1), Momentum(0.1), Momentum(0.1, nesterov=True), Adagrad(0.1, 1e-10, 0.5),
     Adam(0.1), FTRL(0.1),
 )  # fmt: skip
-MODES: tuple[Consistency, ...] = (BSP(), BSP(), BSP("mean"), SSP(1), ASP())
+MODES: tuple[Consistency, ...] = (BSP(), BSP(), BSP("mean"), SSP(1), ASP(), Tasks())
 DENSE_SHAPE = (70_000,)  # two blocks, of which the second is short
 DENSE_BLOCKS = ((0,), (1,), (0, 1), (1, 0))
 BLOCK_ELEMENTS = (65_536, 70_000 - 65_536)
@@ -31,6 +32,7 @@ WEIGHTS = {
     "push": 10, "repeat": 2, "tick": 5, "err": 2, "tune": 1, "take_over": 1.5, "redo": 1,
     "join": 0.4, "leave": 0.3, "open_table": 0.3, "drop_table": 0.2, "open_job": 0.1,
     "close_job": 0.1, "epoch": 0.1, "cut": 0.3, "abort": 0.05,
+    "quota": 0.3,
 }  # fmt: skip
 
 T = TypeVar("T")
@@ -256,6 +258,21 @@ class Stream:
         number = cuts.number + int(self.rng.integers(1, 3))
         cut = Cut(number, tuple(clocks), self.by, hold)
         self.say(Kind.CUT, n=number, text=cut.to_json().encode())
+
+    # -- quotas
+
+    def quota(self) -> None:
+        """A round, as the primary writes it down; now and then one that is over."""
+        quotas, size = self.shard.quotas, Size(int(self.rng.integers(1_000)), WITHOUT_END)
+        number = quotas.round + int(self.rng.integers(0, 3))
+        if not quotas.given and self.rng.random() < 0.7:
+            given = Given(size, Size(3, 50), {0: Size(4, 0)}, {0: Size(9, 9)})
+            said = Give((given,) * len(quotas.by_path)).to_json()
+        else:
+            paths = [path for path in ("a", "a/b", "c") if self.rng.random() < 0.6]
+            used = tuple(Size(int(self.rng.integers(900)), 50) for _ in paths)
+            said = Settle(dict.fromkeys(paths, size), used).to_json()
+        self.say(Kind.QUOTA, clock=number, text=said)
 
     def abort(self) -> None:
         number = self.shard.cuts.number + int(self.rng.integers(0, 2))

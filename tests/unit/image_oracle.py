@@ -64,7 +64,7 @@ class Kept:
 
     def without_the_rest(self, cut: Cut) -> Shard:
         """A shard that got only what is before the cut."""
-        bare = Shard(self.shard.number, self.shard._shards)
+        bare = Shard(self.shard.number, self.shard.shards)
         clocks, begun, gone = dict(cut.clocks), False, self._gone_before(cut)
         before = Cuts()
         before.begin(cut, {})

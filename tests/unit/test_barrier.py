@@ -74,10 +74,10 @@ def test_held_bytes_are_counted_in_and_out() -> None:
 def test_ranks_that_run_ahead_leave_room_for_the_clock_that_all_wait_for() -> None:
     barrier = Barrier(bytes_max=16 * 10)
     for n in range(5):
-        assert barrier.has_room(2, update(n))
+        assert barrier.has_room(update(n), first=False)
         barrier.hold(0, 2, update(n))
-    assert not barrier.has_room(2, update(5))
+    assert not barrier.has_room(update(5), first=False)
     for n in range(5):
-        assert barrier.has_room(1, update(n))
+        assert barrier.has_room(update(n), first=True)
         barrier.hold(1, 1, update(n))
-    assert not barrier.has_room(1, update(5))
+    assert not barrier.has_room(update(5), first=True)

@@ -13,6 +13,7 @@ from resilient_ps.consistency import (
     STALENESS_MAX,
     Consistency,
     JobSpec,
+    Tasks,
     consistency_name,
     parse_consistency,
 )
@@ -28,8 +29,15 @@ def test_a_pull_under_ssp_needs_the_clock_that_lies_the_staleness_further_back()
     assert [SSP(0).gate(clock) for clock in (1, 2)] == [0, 1]
 
 
-def test_a_pull_under_asp_waits_for_nothing() -> None:
-    assert ASP().gate(1_000_000) == 0
+@pytest.mark.parametrize("mode", [ASP(), Tasks()], ids=str)
+def test_a_pull_under_asp_and_in_a_task_waits_for_nothing(mode: Consistency) -> None:
+    assert mode.gate(1_000_000) == 0
+
+
+def test_pushes_are_held_under_bsp_and_in_tasks() -> None:
+    modes = (BSP(), BSP("mean"), SSP(0), ASP(), Tasks())
+    held = [JobSpec(1, "j", 1, mode).holds_pushes for mode in modes]
+    assert held == [True, True, False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +50,7 @@ def test_a_pull_under_asp_waits_for_nothing() -> None:
         ("ssp:0", SSP(0)),
         ("ssp:17", SSP(17)),
         ("asp", ASP()),
+        ("tasks", Tasks()),
     ],
 )
 def test_names_of_modes(text: str, mode: Consistency) -> None:
@@ -51,8 +60,8 @@ def test_names_of_modes(text: str, mode: Consistency) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "bsp:max", "ssp:-1", "ssp:1.5", "ssp:²", "ssp:٣", "asp:1", "x", "ssp:" + "9" * 7,
-     "ssp:" + "9" * 5000],
+    ["", "bsp:max", "ssp:-1", "ssp:1.5", "ssp:²", "ssp:٣", "asp:1", "tasks:1", "x",
+     "ssp:" + "9" * 7, "ssp:" + "9" * 5000],
 )  # fmt: skip
 def test_other_names_are_refused(text: str) -> None:
     with pytest.raises(BadInput):
@@ -74,7 +83,7 @@ def test_bsp_knows_sum_and_mean_only() -> None:
     st.integers(1, 100),
     st.text(max_size=20),
     st.integers(1, 65_536),
-    st.sampled_from([BSP(), BSP("mean"), SSP(0), SSP(5), ASP()]),
+    st.sampled_from([BSP(), BSP("mean"), SSP(0), SSP(5), ASP(), Tasks()]),
 )
 def test_a_jobs_specification_survives_its_json(
     job: int, name: str, ranks: int, mode: Consistency

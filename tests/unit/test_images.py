@@ -9,7 +9,7 @@ import pytest
 from command_stream import Stream
 from image_oracle import EPOCH, ME, Content, Kept, add, assert_is
 
-from resilient_ps.consistency import ASP, BSP, SSP, Consistency
+from resilient_ps.consistency import ASP, BSP, SSP, Consistency, Tasks
 from resilient_ps.cut import Cut
 from resilient_ps.guards import ALL_GUARDS
 from resilient_ps.ids import Position
@@ -18,7 +18,9 @@ from resilient_ps.messages import Command, Entry, Kind, Status
 from resilient_ps.shard import Shard
 
 BRUTAL = {"drop_table": 0.0, "close_job": 0.0, "cut": 0.0, "abort": 0.0}
-MODES: dict[str, Consistency] = {"bsp": BSP(), "mean": BSP("mean"), "ssp": SSP(2), "asp": ASP()}
+MODES: dict[str, Consistency] = {
+    "bsp": BSP(), "mean": BSP("mean"), "ssp": SSP(2), "asp": ASP(), "tasks": Tasks(),
+}  # fmt: skip
 
 
 class Run:

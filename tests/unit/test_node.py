@@ -137,6 +137,19 @@ def test_its_status_is_told() -> None:
     assert json.loads(told.body)["server"] == "s1"
 
 
+def test_a_coordinator_whose_lease_may_have_ended_sends_whoever_asks_elsewhere() -> None:
+    """It may have been deposed, and would not hear of it: who stayed would stay for ever."""
+    served = serving()
+    question = Ask(5, '{"workers": {}}')
+    (told,) = served.says(question)
+    assert isinstance(told, Told)
+    assert json.loads(told.body)["elected"] is True
+    served.now_ns = served.node.membership.deadline_ns
+    (told,) = served.says(question)
+    assert isinstance(told, Told)
+    assert json.loads(told.body)["elected"] is False
+
+
 def test_answers_from_clients_are_ignored() -> None:
     served = serving()
     assert served.says(Answer(1, (PartAnswer(0, Status.OK),))) == []

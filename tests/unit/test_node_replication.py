@@ -21,6 +21,8 @@ from resilient_ps.messages import (
     AppendPart,
     Ask,
     Command,
+    Copied,
+    Copy,
     Entry,
     Held,
     Hello,
@@ -227,6 +229,43 @@ def test_when_the_leader_key_goes_with_its_lease_the_backup_takes_over() -> None
             served.handle(TimerFired(name))
     assert numbers(served) == [0, 1, 2, 3]
     assert record_of(served, 2).in_sync == (ME,)
+
+
+# -- copies
+
+
+def test_copies_of_many_shards_follow_one_another_without_waiting_for_the_timer() -> None:
+    served, _ = with_other(0, leads=ME)
+    for shard in range(4):
+        record = replace(record_of(served, shard), in_sync=(ME,), desired=("s1", "s2"))
+        served.put(KEYS.shard(shard), record.to_bytes())
+    served.handle(MessageArrived(DIALLED, Welcome("s2", 88, 1, 9)))
+    taken: list[tuple[int, Copied]] = []
+    while copies := [m for m in sent_to(served, DIALLED) if isinstance(m, Copy)]:
+        served.sent.clear()
+        assert len({piece.shard for piece in copies}) == 1  # one at a time
+        for piece in copies:
+            taken.append((piece.shard, piece.what))
+            part = AppendedPart(piece.shard, piece.epoch, piece.attempt, Held.COPIED, piece.number)
+            served.handle(MessageArrived(DIALLED, Appended((part,))))
+    whats = (Copied.HEAD, Copied.END)
+    assert sorted(taken) == [(shard, what) for shard in range(4) for what in whats]
+
+
+def test_a_learner_that_is_busy_is_not_asked_for_all_other_shards_at_once() -> None:
+    served, _ = with_other(0, leads=ME)
+    for shard in range(4):
+        record = replace(record_of(served, shard), in_sync=(ME,), desired=("s1", "s2"))
+        served.put(KEYS.shard(shard), record.to_bytes())
+    served.handle(MessageArrived(DIALLED, Welcome("s2", 88, 1, 9)))
+    (head,) = [m for m in sent_to(served, DIALLED) if isinstance(m, Copy)]
+    served.sent.clear()
+    busy = AppendedPart(head.shard, head.epoch, head.attempt, Held.BUSY, 0)
+    served.handle(MessageArrived(DIALLED, Appended((busy,))))
+    assert [m for m in sent_to(served, DIALLED) if isinstance(m, Copy)] == []
+    served.handle(TimerFired("replicas"))
+    (next_head,) = [m for m in sent_to(served, DIALLED) if isinstance(m, Copy)]
+    assert next_head.shard != head.shard
 
 
 # -- the orderly end

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_node import CLIENT, SECOND_NS, Served, ask, serving
 
-from resilient_ps.consistency import ASP, BSP, SSP, Consistency, JobSpec
+from resilient_ps.consistency import ASP, BSP, SSP, Consistency, JobSpec, Tasks
 from resilient_ps.engine import native
 from resilient_ps.ids import NOWHERE, READER, Epoch, Position, WorkerId
 from resilient_ps.machine import MessageArrived, Send
 from resilient_ps.messages import Answer, Kind, Part, PartAnswer, Request, Status
 from resilient_ps.quick_requests import answer_quickly
+from resilient_ps.quotas import NOTHING, WITHOUT_END, Give, Given, Settle, Size
 from resilient_ps.tables.allowance import Allowance
 from resilient_ps.tables.optimisers import SGD, Adagrad, Adam, Sum
 from resilient_ps.tables.spec import DenseSpec, SparseSpec, TableSpec
@@ -122,7 +123,7 @@ def requests(draw: st.DrawFn, number: int) -> Request:
 
 
 @given(
-    st.sampled_from([ASP(), SSP(1), BSP()]),
+    st.sampled_from([ASP(), SSP(1), BSP(), Tasks()]),
     st.integers(1, 12).flatmap(lambda n: st.tuples(*[requests(i) for i in range(n)])),
 )
 @settings(deadline=None, max_examples=150)
@@ -218,3 +219,41 @@ def test_nothing_is_answered_quickly_without_a_valid_lease() -> None:
     said(served, push(1, 0, [1, 2]))
     served.now_ns += 100 * SECOND_NS
     assert {part.status for _, part, *_ in said(served, push(2, 1, [1, 2]))} == {Status.NOT_OWNER}
+
+
+def under_quota(served: Served, rows_max: int, share: int) -> None:
+    """Table 5 in a namespace with a quota, of which each shard may use `share` rows."""
+    text = SparseSpec("ctr/rows", 3, "float32", SGD(0.5)).to_json().encode()
+    ask(served, Kind.OPEN_TABLE, *SHARDS, table=5, text=text)
+    given = Given(NOTHING, Size(share, WITHOUT_END))
+    for said_of_it in (Settle({"ctr": Size(rows_max, WITHOUT_END)}), Give((given,))):
+        parts = tuple(Part(shard) for shard in SHARDS)
+        request = Request(Kind.QUOTA, 8, parts, 1, clock=1, text=said_of_it.to_json())
+        assert {part.status for _, part, *_ in said(served, request)} == {Status.OK}
+
+
+@given(st.lists(st.lists(st.integers(0, 40), max_size=8), max_size=12), st.integers(0, 30))
+@settings(deadline=None, max_examples=40)
+def test_both_ways_keep_to_quotas_alike(pushes: list[list[int]], share: int) -> None:
+    quick, usual = both(ASP())
+    for served in (quick, usual):
+        under_quota(served, 4 * share, share)
+    n = 0
+    for keys in pushes:
+        request = push(n + 1, n, keys, table=5)
+        answers = said(quick, request)
+        assert answers == said(usual, request)
+        n += answers[0][1].status is Status.OK
+    assert digests(quick) == digests(usual)
+    assert all(shard.tables[5].rows <= share for shard in quick.node.served())
+
+
+def test_far_from_a_quota_pushes_go_the_quick_way_and_near_it_the_usual_one() -> None:
+    served = prepared(ASP(), quick=True)
+    under_quota(served, 4_000, 1_000)
+    replicas = served.node.replicas
+    said(served, push(1, 0, [1, 2], table=5))
+    assert answer_quickly(push(2, 1, range(500), table=5), replicas) is not None
+    assert answer_quickly(push(3, 2, range(600, 1_150), table=5), replicas) is None
+    statuses = {part.status for _, part, *_ in said(served, push(3, 2, range(600, 1_150), table=5))}
+    assert statuses == {Status.BUSY}

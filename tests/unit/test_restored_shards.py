@@ -11,7 +11,7 @@ import pytest
 from image_oracle import ME, content_of
 from shard_asking import tell
 
-from resilient_ps.consistency import BSP, SSP, Consistency, JobSpec
+from resilient_ps.consistency import BSP, SSP, Consistency, JobSpec, Tasks
 from resilient_ps.copying import CopySource, CopyTarget
 from resilient_ps.cut import Cut
 from resilient_ps.errors import BadInput
@@ -122,7 +122,7 @@ def all_content(shards: list[Shard]) -> dict[int, dict[int, bytes]]:
     return found
 
 
-@pytest.mark.parametrize("mode", [BSP(), SSP(1)])
+@pytest.mark.parametrize("mode", [BSP(), SSP(1), Tasks()])
 @pytest.mark.parametrize("olds", [1, 4])
 def test_content_is_the_same_on_any_number_of_shards(mode: Consistency, olds: int) -> None:
     images = [image_of(shard) for shard in cluster(olds, mode)]

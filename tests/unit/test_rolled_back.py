@@ -293,6 +293,52 @@ def test_late_answers_of_the_incarnation_before_mean_nothing_after_resume() -> N
     assert driven.session.calls.seen == [NOWHERE, NOWHERE]
 
 
+def test_a_routing_that_cannot_be_read_while_the_stand_is_asked_for_is_read_again() -> None:
+    driven = Driven()
+    driven.push(1)
+    driven.hear()
+    driven.read()
+    stand = driven.sent.pop()
+    away = (PartAnswer(0, Status.NOT_OWNER, Position(Epoch(2, 0), 0)),)
+    driven.handle(MessageArrived(S1, Answer(stand.request, away)))
+    for _ in range(2):
+        reads = driven.reads
+        driven.handle(TimerFired(RESEND_TIMER))
+        assert driven.reads == reads + 1
+        driven.handle(KvFailed(ROUTING_REF, Unavailable("no etcd"), unknown=False))
+        again = driven.sent.pop()
+        assert (again.kind, again.request) == (Kind.STAND, stand.request)
+        driven.handle(MessageArrived(S1, Answer(again.request, away)))
+    driven.handle(TimerFired(RESEND_TIMER))
+    driven.read()
+    driven.answer(driven.sent[-1], value=4, epoch=2)
+    assert told(driven, 1).clock == 4
+
+
+def test_a_session_that_resumes_does_not_wait_for_what_it_awaited_before() -> None:
+    """The routing that was being read was told to who looked after the rollback."""
+    driven = Driven()
+    driven.push(1)
+    driven.pull(2)
+    away = PartAnswer(0, Status.NOT_OWNER, NOWHERE)
+    driven.handle(MessageArrived(S1, Answer(driven.sent.pop(0).request, (away,))))
+    driven.handle(TimerFired(RESEND_TIMER))
+    assert driven.reads == 1
+    driven.hear()
+    driven.read()
+    driven.answer(driven.sent[-1], value=4, epoch=2)
+    driven.sent.clear()
+    driven.do(driven.session.resume(9, routing("s1 s1", incarnation=2), WorkerId(1, 1, 4), 0))
+    reads = driven.reads
+    opened = driven.sent.pop(0)
+    at = tuple(PartAnswer(part.shard, Status.NOT_OWNER, NOWHERE) for part in opened.parts)
+    driven.handle(MessageArrived(S1, Answer(opened.request, at)))
+    driven.handle(TimerFired(RESEND_TIMER))
+    assert driven.reads == reads + 1
+    driven.read()
+    assert driven.sent[0].request == opened.request
+
+
 def test_a_reader_resumes_without_a_takeover() -> None:
     driven = Driven(worker=False)
     driven.pull(1)

@@ -10,7 +10,7 @@ import pytest
 from routings import process, routing
 
 from resilient_ps.calls import RESEND_TIMER, ROUTING_REF, Piece
-from resilient_ps.consistency import BSP, SSP, Consistency, JobSpec
+from resilient_ps.consistency import BSP, SSP, Consistency, JobSpec, Tasks
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import KeyValue, KvAnswered, KvCall, KvFailed, ReadResult
 from resilient_ps.coordinator.records import ClusterConfig, Member, ServerRecord, ShardRecord
@@ -112,12 +112,126 @@ def test_opening_a_worker_takes_its_rank_over_and_opens_the_next_clock() -> None
     assert driven.kinds() == ["open_job 0.0"]
     driven.answer()
     assert driven.kinds() == ["fence 0.0"]
-    driven.answer(value=4, text=b"cursor")
+    driven.answer(value=4, count=1, text=b"cursor")
     assert driven.kinds() == ["redo 5.0"]
     driven.answer()
     assert driven.resolved[0].value == Settled(4, b"cursor")
     assert driven.session.clock == 5
     assert driven.session.cursor == b"cursor"
+
+
+# -- going from task to task
+
+GRAPH = JobSpec(1, "job", 2, Tasks())
+
+
+def holder() -> Driven:
+    """It does a task of lane 1 with token 3: clock 1."""
+    return Driven(Tasks())
+
+
+def take(driven: Driven, op: int, rank: int, token: int, job: JobSpec = GRAPH) -> None:
+    driven.do(driven.session.take(op, job, WorkerId(job.job, rank, token), 0))
+
+
+def test_the_next_task_costs_one_round_trip_and_numbers_its_pushes_anew() -> None:
+    driven = holder()
+    driven.push(1)
+    driven.answer()
+    driven.tick(2)
+    driven.answer()
+    take(driven, 3, 0, 8)
+    assert driven.kinds() == ["fence 0.0"]
+    assert driven.sent[0].worker == WorkerId(1, 0, 8)
+    driven.answer(value=6, text=b"cursor")
+    assert driven.resolved[3].value == Settled(6, b"cursor")
+    driven.push(4)
+    (push,) = driven.sent
+    assert (push.worker, push.clock, push.n) == (WorkerId(1, 0, 8), 7, 1)
+    assert [part.prev for part in push.parts] == [0, 0]
+
+
+def test_a_holder_without_a_task_yet_takes_its_first_one_as_it_takes_others() -> None:
+    driven = Driven()
+    take(driven, 0, 1, 1)
+    assert driven.kinds() == ["open_job 0.0"]
+    driven.answer()
+    driven.answer(value=0)
+    assert driven.resolved[0].value == Settled(0, b"")
+
+
+def test_what_somebody_else_has_begun_is_forgotten_where_it_is_held() -> None:
+    driven = holder()
+    take(driven, 1, 0, 2)
+    (fence,) = driven.sent
+    driven.answer(shards=[0], value=4, count=1)
+    driven.answer(shards=[1], value=4)
+    driven.sent.remove(fence)
+    (redo,) = driven.sent
+    assert (redo.kind, redo.clock, [part.shard for part in redo.parts]) == (Kind.REDO, 5, [0])
+
+
+def test_a_task_that_was_lost_is_dropped_and_the_next_one_taken() -> None:
+    driven = holder()
+    driven.push(1)
+    driven.answer(status=Status.FENCED, value=9)
+    assert isinstance(driven.error(1), Fenced)
+    assert "lane 1 of graph 'job' was granted to another process (token 9" in str(driven.error(1))
+    take(driven, 2, 0, 4)
+    driven.answer(value=2)
+    assert driven.resolved[2].value == Settled(2, b"")
+    driven.push(3)
+    assert driven.kinds() == ["push 3.1"]
+
+
+def test_what_is_under_way_for_the_task_before_ends_when_another_is_taken() -> None:
+    driven = holder()
+    driven.push(1)
+    driven.pull(2)
+    driven.tick(3)
+    stale = driven.sent[:]
+    take(driven, 4, 0, 4)
+    assert [type(driven.error(op)) for op in (1, 2, 3)] == [Fenced] * 3
+    assert "rank 1 was given up for rank 0" in str(driven.error(1))
+    driven.sent = driven.sent[len(stale) :]
+    driven.answer(value=2)
+    driven.sent = stale
+    while driven.sent:  # late answers to what was given up
+        driven.answer()
+    assert driven.session.clock == 3
+    assert driven.session.broken is None
+
+
+def test_a_takeover_that_came_too_late_leaves_the_job_to_be_announced_again() -> None:
+    driven = Driven()
+    take(driven, 0, 1, 1)
+    driven.do(driven.session.abandon(0, 0))
+    assert isinstance(driven.error(0), DeadlineExceeded)
+    driven.sent.clear()
+    take(driven, 1, 1, 1)
+    assert driven.kinds() == ["open_job 0.0"]
+
+
+def test_after_a_rollback_no_task_is_taken_before_the_session_resumes() -> None:
+    driven = holder()
+    driven.push(1)
+    driven.answer(status=Status.ROLLED_BACK, value=2)
+    driven.sent.clear()
+    take(driven, 2, 0, 4)
+    assert driven.sent == []
+    assert 2 not in driven.resolved
+
+
+def test_the_tick_of_a_task_waits_for_its_pulls() -> None:
+    driven = holder()
+    driven.pull(1)
+    driven.tick(2)
+    assert driven.kinds() == ["pull 1.0"]
+    driven.answer()
+    assert driven.kinds() == ["tick 1.0"]
+
+
+# -- what breaks an opening
 
 
 def test_a_takeover_that_is_refused_breaks_the_session() -> None:

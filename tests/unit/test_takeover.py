@@ -11,7 +11,7 @@ from routings import routing
 from shard_asking import tell
 
 from resilient_ps.calls import Calls
-from resilient_ps.consistency import BSP, SSP, Consistency, JobSpec
+from resilient_ps.consistency import BSP, SSP, Consistency, JobSpec, Tasks
 from resilient_ps.ids import NOWHERE, READER, WorkerId
 from resilient_ps.machine import Send
 from resilient_ps.messages import NO_KEYS, Answer, Command, Kind, Part, PartAnswer, Request, Status
@@ -25,10 +25,13 @@ SHARDS = (0, 1, 2)
 NO_VALUES = np.empty(0, np.int64)
 
 
-def answers(*ticked: int, cursors: bool = True) -> dict[int, PartAnswer]:
-    """Answers to a fence: the last tick on each shard, with its cursor."""
+def answers(*ticked: int, begun: tuple[int, ...] = ()) -> dict[int, PartAnswer]:
+    """Answers to a fence: the last tick on each shard, with its cursor. `begun`: shards that hold
+    something of the clock behind it."""
     return {
-        shard: PartAnswer(shard, Status.OK, value=tick, text=b"c%d" % tick if cursors else b"")
+        shard: PartAnswer(
+            shard, Status.OK, value=tick, count=int(shard in begun), text=b"c%d" % tick
+        )
         for shard, tick in enumerate(ticked)
     }
 
@@ -49,9 +52,23 @@ def steps_of(script: Script, *given: dict[int, PartAnswer]) -> tuple[list[list[S
 ME = WorkerId(1, 4, 9)
 
 
-def test_a_takeover_fences_all_shards_then_repeats_the_clock_under_bsp() -> None:
-    steps, settled = steps_of(take_over(ME, SHARDS, redo=True), answers(5, 5, 5), {})
-    assert steps == [[Step(Kind.FENCE, SHARDS, ME)], [Step(Kind.REDO, SHARDS, ME, 6)]]
+def test_a_takeover_fences_all_shards_then_empties_those_that_hold_something_under_bsp() -> None:
+    fenced = answers(5, 5, 5, begun=(0, 2))
+    steps, settled = steps_of(take_over(ME, SHARDS, redo=True), fenced, {})
+    assert steps == [[Step(Kind.FENCE, SHARDS, ME)], [Step(Kind.REDO, (0, 2), ME, 6)]]
+    assert settled == Settled(5, b"c5")
+
+
+def test_a_takeover_where_nothing_was_begun_is_one_round_trip() -> None:
+    steps, settled = steps_of(take_over(ME, SHARDS, redo=True), answers(5, 5, 5))
+    assert steps == [[Step(Kind.FENCE, SHARDS, ME)]]
+    assert settled == Settled(5, b"c5")
+
+
+def test_what_is_held_of_a_clock_that_another_shard_has_ended_is_ticked_not_dropped() -> None:
+    fenced = answers(4, 5, 5, begun=(0,))
+    steps, settled = steps_of(take_over(ME, SHARDS, redo=True), fenced, {})
+    assert steps[1:] == [[Step(Kind.TICK, (0,), ME, 5, settled=True, text=b"c5")]]
     assert settled == Settled(5, b"c5")
 
 
@@ -77,7 +94,8 @@ def test_a_worker_first_makes_its_job_known() -> None:
 
 
 def test_a_leave_follows_the_settled_tick_and_all_its_steps_carry_its_number() -> None:
-    steps, settled = steps_of(leave(7, ME, SHARDS, redo=True), answers(2, 3, 3), {}, {}, {})
+    fenced = answers(2, 3, 3, begun=(0, 1))
+    steps, settled = steps_of(leave(7, ME, SHARDS, redo=True), fenced, {}, {}, {})
     flat = [step for group in steps for step in group]
     assert [step.kind for step in flat] == [Kind.FENCE, Kind.TICK, Kind.REDO, Kind.LEAVE]
     assert {step.n for step in flat} == {7}
@@ -99,7 +117,7 @@ class Group:
     def __init__(self, mode: Consistency) -> None:
         self.shards = [Shard(number, 3) for number in SHARDS]
         self.job = JobSpec(1, "job", 1, mode)
-        self.redo = isinstance(mode, BSP)
+        self.redo = self.job.holds_pushes
         self.ask(Kind.OPEN_JOB, SHARDS, READER._replace(job=1), text=self.job.to_json().encode())
         spec = SparseSpec("t", 1, "int64", Sum()).to_json().encode()
         self.ask(Kind.OPEN_TABLE, SHARDS, table=1, text=spec)
@@ -174,7 +192,7 @@ def half_done(mode: Consistency) -> Group:
     return group
 
 
-@pytest.mark.parametrize("mode", [BSP(), SSP(1)], ids=str)
+@pytest.mark.parametrize("mode", [BSP(), SSP(1), Tasks()], ids=str)
 def test_a_tick_on_one_shard_proves_the_clock_and_is_made_up_for_on_the_others(
     mode: Consistency,
 ) -> None:
@@ -183,7 +201,7 @@ def test_a_tick_on_one_shard_proves_the_clock_and_is_made_up_for_on_the_others(
     assert group.held() == [[0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0]]
 
 
-@pytest.mark.parametrize("mode", [BSP(), SSP(1)], ids=str)
+@pytest.mark.parametrize("mode", [BSP(), SSP(1), Tasks()], ids=str)
 @pytest.mark.parametrize("dies_after", range(12))
 @pytest.mark.parametrize("again_after", [1, 4, 7])
 def test_a_successor_of_a_takeover_that_died_anywhere_ends_the_same(

@@ -17,6 +17,7 @@ from resilient_ps.chaos.faults.planned import Planned
 from resilient_ps.chaos.live.faults.logs import LogTail
 from resilient_ps.chaos.live.faults.resources import record_of, running_server
 from resilient_ps.chaos.live.maintenance import Maintenance
+from resilient_ps.chaos.live.patience import patiently
 from resilient_ps.chaos.live.scene import Party, Scene, Skipped
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import Delete, Put, Txn
@@ -88,7 +89,8 @@ class Compact:
     def _remove_marks(self, kv: EtcdKv) -> None:
         keys = ClusterKeys(self.scene.cluster)
         gone = tuple(Delete(keys.drain(self._name(when))) for when in ("before", "meanwhile"))
-        kv.txn(Txn((), gone), deadline_s=HEAL_DEADLINE_S)
+        # nobody else writes them: where an answer was lost they are simply deleted again
+        patiently(lambda: kv.txn(Txn((), gone), deadline_s=REACH_S), HEAL_DEADLINE_S)
 
     def _name(self, when: str) -> str:
         return f"{NOBODY}-{self.planned.number}-{when}"

@@ -11,7 +11,7 @@ from resilient_ps.chaos.live.scene import Lines, Scene, Skipped
 
 STORE = "store"
 SLOW_BYTES_PER_S = 1_000_000
-LONGEST_HIDDEN_S = 10.0
+HIDDEN_S = 20.0, 60.0  # longer than checkpoints are kept: only those that go are listed
 
 
 class _Troubled(ABC):
@@ -88,10 +88,10 @@ class LosesAnswers(_Troubled):
 
 
 class StaleList(_Troubled):
-    """What was put in the last seconds is in no listing."""
+    """What was put in the last minute, or half of it, is in no listing."""
 
     def trouble(self) -> StoreTrouble:
-        return StoreTrouble(hide_new_s=self.chance.uniform(1.0, LONGEST_HIDDEN_S))
+        return StoreTrouble(hide_new_s=self.chance.uniform(*HIDDEN_S))
 
 
 class NoConditions(_Troubled):

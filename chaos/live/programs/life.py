@@ -193,15 +193,20 @@ class Life:
             self._due_s = time.monotonic()
 
     def pull(
-        self, table: SparseTable, keys: Array, noted: Sequence[int] | None = None
+        self,
+        table: SparseTable | DenseTable,
+        keys: Array | None,
+        noted: Sequence[int] | None = None,
     ) -> Array | None:
-        """The rows; None when they did not come in time. Written down are the first values."""
-        noted = keys.tolist() if noted is None else noted
+        """The rows; None when they did not come in time. Written down are the first values.
+
+        `keys`: None for all of a dense table; `noted`: as for a `Push`.
+        """
+        noted = _noted(keys) if noted is None else noted
         numbers = self.journal.begin(
             "pull", self.worker.clock, [(table.name, noted)], self._deadline_s
         )
-        rows = self._outcome("pull", numbers, lambda: table.pull(keys))
-        return None if rows is None else rows
+        return self._outcome("pull", numbers, lambda: _pulled(table, keys), shown=len(noted))
 
     def push(self, *pushes: Push) -> None:
         """Make these pushes at once, and wait for all of them."""
@@ -216,15 +221,18 @@ class Life:
         numbers = self.journal.begin("tick", self.worker.clock, [("", ())], self._deadline_s)
         self._outcome("tick", numbers, lambda: self.worker.tick(cursor))
 
-    def _outcome(self, action: Action, numbers: list[int], wait: Callable[[], T]) -> T | None:
+    def _outcome(
+        self, action: Action, numbers: list[int], wait: Callable[[], T], shown: int = 0
+    ) -> T | None:
+        """`shown`: of how many rows the first values are written down, where they are whole."""
         outcome: Outcome = "unknown"
         values: Sequence[int] = ()
         result: T | None = None
         try:
             result = wait()
             outcome = "ok"
-            if action == "pull" and isinstance(result, np.ndarray) and result.dtype == np.int64:
-                values = result[:, 0].tolist()
+            if shown and isinstance(result, np.ndarray) and result.dtype == np.int64:
+                values = result[:shown, 0].tolist()
         except RetryLater as error:
             print(f"{action} of clock {self.worker.clock}: {error}", file=sys.stderr, flush=True)
         finally:
@@ -236,6 +244,10 @@ def _begin(push: Push) -> Future[None]:
     if isinstance(push.table, DenseTable):
         return push.table.push_async(push.values)
     return push.table.push_async(push.keys, push.values)
+
+
+def _pulled(table: SparseTable | DenseTable, keys: Array | None) -> Array:
+    return table.pull() if isinstance(table, DenseTable) else table.pull(keys)
 
 
 def _noted(keys: Array | None) -> Sequence[int]:

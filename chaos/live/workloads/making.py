@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from resilient_ps.chaos.live.programs.trained_models import TRAINED
 from resilient_ps.chaos.live.workload import LiveWorkload, WorkloadSettings
 from resilient_ps.chaos.live.workloads.bank import namespace, transfer
 from resilient_ps.chaos.live.workloads.counting import barrier, counter, one_hot, staleness
@@ -17,6 +19,6 @@ KINDS: dict[str, Callable[[WorkloadSettings], LiveWorkload]] = {
     "barrier": barrier,
     "transfer": transfer,
     "namespace": namespace,
-    "train": Training,
+    **{name: partial(Training, name) for name in TRAINED},
     "script": Script,
 }

@@ -2,9 +2,10 @@
 
 It finds in its environment where the cluster is and which rank it is to be, so that
 `resilient_ps.connect()` and `client.worker(job)` need no arguments. What is promised of any program
-is judged: every push that was acknowledged was applied, once; ranks come to their end, and in
-order. What it prints as `metric NAME VALUE`, or as a JSON object with "metric" and "value", is
-reported: the last of each process, as the mean of all ranks.
+is judged: every push that was acknowledged was applied, once; no pull was answered before the
+job's consistency lets it; ranks come to their end, and in order. What it prints as `metric NAME
+VALUE`, or as a JSON object with "metric" and "value", is reported: the last of each process, as the
+mean of all ranks.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from resilient_ps.chaos.live.evidence import (
     AUDIT_FOLDER,
     AuditFiles,
     ReceiptFiles,
+    check_bounds_kept,
     check_evidence,
 )
 from resilient_ps.chaos.live.scene import Scene
@@ -30,8 +32,10 @@ from resilient_ps.chaos.live.workloads.recorded import EXACTLY_ONCE
 from resilient_ps.chaos.result import Judged
 from resilient_ps.client.connection import RANK_VARIABLE, RANKS_VARIABLE, Client
 from resilient_ps.client.receipts import LEDGER_VARIABLE
+from resilient_ps.coordinator.intents import job_spec
 from resilient_ps.errors import BadInput
 
+BOUNDS = "pulls wait for the slowest"
 METRICS_MOST = 100
 LOG_BYTES_MOST = 1 << 26
 
@@ -97,6 +101,9 @@ class Script:
             EXACTLY_ONCE: check_evidence(self._receipts, audit),
             "every rank ends in order": self._ends(self._scene),
         }
+        jobs = {record.job_id: job_spec(record) for record in client.catalogue.jobs()}
+        if any(pull.job in jobs for pull in self._receipts.pulls):
+            verdicts[BOUNDS] = check_bounds_kept(self._receipts, audit, jobs)
         return [Judged(name, v.outcome, v.reasons) for name, v in verdicts.items()]
 
     def _ends(self, scene: Scene) -> Verdict:

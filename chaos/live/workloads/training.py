@@ -3,76 +3,81 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import subprocess
 import time
+from typing import NamedTuple
 
 from resilient_ps.chaos.checkers.identity import check_identity
 from resilient_ps.chaos.checkers.quality import check_quality
-from resilient_ps.chaos.checkers.verdict import Verdict
+from resilient_ps.chaos.checkers.verdict import Verdict, judge
 from resilient_ps.chaos.history import History
-from resilient_ps.chaos.live.programs.training import KEYS, MODEL, Planted
+from resilient_ps.chaos.live.programs.trained_models import TRAINED
 from resilient_ps.chaos.live.workload import WorkloadSettings
 from resilient_ps.chaos.live.workloads.recorded import Recorded
 from resilient_ps.client.connection import CLUSTER_VARIABLE, ETCD_VARIABLE, Client, connect
-from resilient_ps.client.tables import SparseTable
 from resilient_ps.consistency import BSP
 from resilient_ps.errors import Unavailable
-from resilient_ps.models import Evaluation
 from resilient_ps.runtime.local import LocalCluster
 from resilient_ps.runtime.spawn import spawn
 
 BAND = 0.05
-"""Under SSP and ASP the held-out log loss may differ by so much from the undisturbed run's."""
+"""Under SSP and ASP the model's measure may differ by so much from the undisturbed run's."""
 UNDISTURBED_DEADLINE_S = 240.0
 READ_DEADLINE_S = 60.0
 LOG_TAIL_BYTES = 1_000
 
 
+class Found(NamedTuple):
+    """Of a model: the digests of its tables, and how good it is."""
+
+    digests: dict[str, str]
+    quality: dict[str, float]
+
+
 class Training(Recorded):
-    """BSP: the same bytes. SSP and ASP: the same quality, within `BAND`."""
+    """BSP: the same bytes. SSP and ASP: the same quality, within `BAND`.
+
+    `name` says which model (`TRAINED`).
+    """
 
     program = "training"
 
-    def __init__(self, settings: WorkloadSettings) -> None:
-        super().__init__("train", settings)
+    def __init__(self, name: str, settings: WorkloadSettings) -> None:
+        super().__init__(name, settings, rest=(name,))
+        self._trained = TRAINED[name](settings.seed)
         self._metrics: dict[str, float] = {}
 
     def verdicts(self, history: History, client: Client) -> dict[str, Verdict]:
         """Train once more, undisturbed, for as many clocks."""
         name = "the model is that of an undisturbed run"
+        sound = "tables do not contradict each other"
         if not self.at_rest:
-            why = "ranks have not ended behind the same clock"
-            return {name: Verdict("unknown", (why,))}
+            unknown = Verdict("unknown", ("ranks have not ended behind the same clock",))
+            return {name: unknown, sound: unknown}
         held = self._look(client)
+        agreed = judge(self._trained.contradictions(client), checked=1, what="models")
         due = self._undisturbed(self.clocks[0])
-        self._metrics = {
-            "clocks": float(self.clocks[0]),
-            **_numbers("", held[1]),
-            **_numbers("undisturbed ", due[1]),
-        }
+        calm = {f"undisturbed {each}": value for each, value in due.quality.items()}
+        self._metrics = {"clocks": float(self.clocks[0]), **held.quality, **calm}
         if isinstance(self.mode, BSP):
-            return {name: check_identity({"weights": held[0]}, {"weights": due[0]})}
-        pairs = {"held-out log loss": (held[1].logloss, due[1].logloss)}
-        return {name: check_quality(pairs, band=BAND)}
+            return {name: check_identity(held.digests, due.digests), sound: agreed}
+        measure = self._trained.measure
+        pairs = {measure: (held.quality[measure], due.quality[measure])}
+        return {name: check_quality(pairs, band=BAND), sound: agreed}
 
     def metrics(self) -> dict[str, float]:
         """Known when it has been judged."""
         return self._metrics
 
-    def _look(self, client: Client) -> tuple[str, Evaluation]:
-        """The digest of all weights, and how good they are."""
-        table = client.table(MODEL.table)
-        assert isinstance(table, SparseTable)
-        digest = hashlib.sha256(table.pull(KEYS).tobytes()).hexdigest()
-        return digest, MODEL.evaluate(table, Planted.draw(self.settings.seed).held_out())
+    def _look(self, client: Client) -> Found:
+        return Found(self._trained.digests(client), self._trained.quality(client))
 
-    def _undisturbed(self, clocks: int) -> tuple[str, Evaluation]:
+    def _undisturbed(self, clocks: int) -> Found:
         """The same processes, on one server that nobody hurts."""
         folder = self.settings.folder / "undisturbed"
         settings = dataclasses.replace(self.settings, folder=folder, pace_s=0.0)
         settings.histories.mkdir(parents=True)
-        calm = Training(settings)
+        calm = Training(self.name, settings)
         calm.end_behind(clocks)
         with LocalCluster(1, replicas=1) as processes:
             etcd = ",".join(processes.endpoints)
@@ -102,8 +107,3 @@ def _run_all(calm: Training, environment: dict[str, str]) -> None:
         for process in running:
             process.kill()
             process.wait()
-
-
-def _numbers(prefix: str, found: Evaluation) -> dict[str, float]:
-    numbers = {"held-out log loss": found.logloss, "held-out AUC": found.auc}
-    return {f"{prefix}{name}": each for name, each in numbers.items() if each is not None}

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from resilient_ps.chaos.live.run_plan import RunPlan
+from resilient_ps.chaos.live.workload import MODES
 from resilient_ps.cli.chaos.files import Files
 from resilient_ps.cli.chaos.options import (
     ALL,
@@ -69,8 +70,7 @@ def run(
         typer.Option(
             "--workload",
             metavar="NAME,...",
-            help="one-hot, counter, staleness, barrier, transfer, namespace, train; several or "
-            f"`{ALL}`: seeds take them in turn.",
+            help=f"{', '.join(MODES)}; several or `{ALL}`: seeds take them in turn.",
         ),
     ] = ALL,
     script: Annotated[

@@ -15,6 +15,14 @@ from resilient_ps.client.stored import StoredCheckpoints
 from resilient_ps.errors import NotFound
 from resilient_ps.storage.manifest import Manifest
 
+NamespaceOption = Annotated[
+    str,
+    typer.Option(
+        "--namespace",
+        help="Only tables in this namespace, as in ctr/emb, and in inner ones.",
+        show_default=False,
+    ),
+]
 WishArgument = Annotated[str, typer.Argument(metavar="CHECKPOINT", help=f"Which one: {HOW}.")]
 NEWEST = "latest"
 

@@ -9,11 +9,12 @@ import typer
 
 from resilient_ps.checkpoints.wish import HOW
 from resilient_ps.cli.bars import bar
-from resilient_ps.cli.checkpoint.choice import choose, opened
+from resilient_ps.cli.checkpoint.choice import NamespaceOption, choose, opened
 from resilient_ps.cli.options import ClusterOption, JsonOption, print_json
 from resilient_ps.cli.output import grid, results
 from resilient_ps.cli.storing import Store, with_store
 from resilient_ps.client.comparing import Side, TableChange, compare
+from resilient_ps.namespaces import within
 from resilient_ps.storage.manifest import Manifest
 
 COLUMNS = ("table", "before", "after", "added", "changed", "state only", "removed", "largest")
@@ -28,6 +29,7 @@ def diff(
     store: Store,
     before: BeforeArgument,
     after: AfterArgument = "latest",
+    namespace: NamespaceOption = "",
     json: JsonOption = False,
 ) -> None:
     """Compare two checkpoints: rows by key, bit for bit, and the clocks of jobs.
@@ -41,13 +43,16 @@ def diff(
         resilient-ps checkpoint diff clock:100 latest --cluster ctr \\
             --store s3://backups/training
         resilient-ps checkpoint diff 1-17-3fa9c2d1 latest --store ./checkpoints
+        resilient-ps checkpoint diff clock:100 latest --namespace ctr/emb
     """
     with opened(store, cluster) as stored:
         old, new = (choose(stored, which)[0] for which in (before, after))
         sides = Side.of(stored, old), Side.of(stored, new)
-        parts = len(sides[1].tables()) * new.shards
+        names = {name for side in sides for name in side.tables()}
+        chosen = within(namespace, [(name, name) for name in sorted(names)])
+        parts = len(sides[1].tables().keys() & set(chosen)) * new.shards
         with bar(f"comparing {old.id} with {new.id}", parts, "parts") as show:
-            changes = list(compare(*sides, show))
+            changes = list(compare(*sides, show, chosen))
     clocks = _clocks(old, new)
     if json:
         tables = [{**asdict(change), "differs": change.differs} for change in changes]

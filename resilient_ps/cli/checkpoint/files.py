@@ -14,7 +14,13 @@ import typer
 
 from resilient_ps import __version__
 from resilient_ps.cli.bars import bar
-from resilient_ps.cli.checkpoint.choice import NEWEST, WishArgument, choose, opened
+from resilient_ps.cli.checkpoint.choice import (
+    NEWEST,
+    NamespaceOption,
+    WishArgument,
+    choose,
+    opened,
+)
 from resilient_ps.cli.options import ClusterOption, JsonOption, print_json
 from resilient_ps.cli.output import grid, remark, results, size_text
 from resilient_ps.cli.plan import optimiser_of
@@ -26,6 +32,7 @@ from resilient_ps.client.stored import StoredCheckpoints
 from resilient_ps.client.warm_start import Origin, WarmStart
 from resilient_ps.coordinator.placement import MAX_SHARDS
 from resilient_ps.errors import BadInput, NotFound
+from resilient_ps.namespaces import within
 from resilient_ps.storage.manifest import IMPORTED_BY
 from resilient_ps.storage.names import CheckpointId
 
@@ -54,6 +61,7 @@ def export(
     table: Annotated[
         list[str] | None, typer.Option("--table", help="Only this table; may be repeated.")
     ] = None,
+    namespace: NamespaceOption = "",
     state: Annotated[
         bool, typer.Option("--state/--no-state", help="With the optimiser's state.")
     ] = True,
@@ -72,12 +80,14 @@ def export(
         resilient-ps checkpoint export --cluster ctr --store s3://b/c --out model
         duckdb -c "select key, value from 'model/ctr/weights.parquet' limit 9"
         resilient-ps checkpoint export --out model --format safetensors
+        resilient-ps checkpoint export --out emb --namespace ctr/emb
     """
     with opened(store, cluster) as stored:
         manifest, skipped = choose(stored, which)
         for why in skipped:
             remark(f"passed over: {why}")
         tables = chosen(tables_of(manifest, stored.indexes(manifest)), table or ())
+        tables = within(namespace, [(each.spec.name, each) for each in tables])
         total = sum(each.rows for each in tables)
         with bar(f"exporting {manifest.id}", total, "rows") as show:
             done = export_tables(
@@ -85,7 +95,7 @@ def export(
                 manifest,
                 out,
                 format.value,
-                names=table or (),
+                names=[each.spec.name for each in tables],
                 with_state=state,
                 on_rows=show,
             )
@@ -126,6 +136,7 @@ def load(
     lr: Annotated[
         float | None, typer.Option("--lr", help="Its learning rate (alpha of ftrl).")
     ] = None,
+    namespace: NamespaceOption = "",
     json: JsonOption = False,
 ) -> None:
     """Make a checkpoint of files with tables: a warm start.
@@ -140,11 +151,14 @@ def load(
         resilient-ps checkpoint import model --cluster ctr --store s3://b/ctr
         resilient-ps checkpoint import w.parquet --table ctr/weights \\
             --optimiser adagrad --lr 0.1 --cluster new --store ./checkpoints
+        resilient-ps checkpoint import model --namespace ctr/emb --cluster emb \\
+            --store s3://b/emb
     """
     wanted = Wanted(
         table, None if optimiser is None and lr is None else optimiser_of(optimiser, lr)
     )
     files = [open_table(path, wanted) for path in _all_files(paths)]
+    files = within(namespace, [(each.spec.name, each) for each in files])
     with opened(store, cluster) as stored:
         start = WarmStart(stored.blobs, _origin(stored), shards)
         try:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from resilient_ps.cli.checkpoint.choice import (
     NEWEST,
+    NamespaceOption,
     WishArgument,
     age_text,
     choose,
@@ -22,6 +23,7 @@ from resilient_ps.cli.options import ClusterOption, JsonOption, print_json
 from resilient_ps.cli.output import grid, results, size_text
 from resilient_ps.cli.storing import Store, with_store
 from resilient_ps.client.content import StoredTable, tables_of
+from resilient_ps.namespaces import within
 from resilient_ps.storage.manifest import Manifest
 from resilient_ps.storage.reading import plan_load
 from resilient_ps.storage.shard_index import JobState, ShardIndex
@@ -37,6 +39,7 @@ def show(
     cluster: ClusterOption = "default",
     store: Store,
     which: WishArgument = NEWEST,
+    namespace: NamespaceOption = "",
     json: JsonOption = False,
 ) -> None:
     """Show what a checkpoint consists of: tables, jobs, and where each rank continues.
@@ -48,18 +51,23 @@ def show(
         resilient-ps checkpoint show --cluster ctr --store s3://backups/training
         resilient-ps checkpoint show clock:500 --cluster ctr --store ./checkpoints
         resilient-ps checkpoint show --json | jq '.jobs[].ranks[].cursor'
+        resilient-ps checkpoint show --namespace ctr/emb
     """
     with opened(store, cluster) as stored:
         manifest, skipped = choose(stored, which)
         indexes = stored.indexes(manifest)
-    told = _as_json(manifest, indexes)
+    every = [(table.spec.name, table) for table in tables_of(manifest, indexes)]
+    tables = within(namespace, every)
+    told = _as_json(manifest, indexes, tables)
     if json:
         print_json({**told, "skipped": skipped})
     else:
-        results().print(Group(*_render(manifest, indexes, told, skipped)))
+        results().print(Group(*_render(manifest, tables, told, skipped)))
 
 
-def _as_json(manifest: Manifest, indexes: Sequence[ShardIndex]) -> dict[str, Any]:
+def _as_json(
+    manifest: Manifest, indexes: Sequence[ShardIndex], tables: Sequence[StoredTable]
+) -> dict[str, Any]:
     jobs = {job.number: job for job in plan_load(indexes, manifest.shards, ()).jobs}
     return {
         "id": str(manifest.id),
@@ -73,7 +81,8 @@ def _as_json(manifest: Manifest, indexes: Sequence[ShardIndex]) -> dict[str, Any
         "clocks": dict(manifest.clocks),
         "totals": manifest.totals.fields(),
         "objects": len(manifest.objects) + len(manifest.indexes),
-        "tables": [_table(table) for table in tables_of(manifest, indexes)],
+        "tables": [_table(table) for table in tables],
+        "namespaces": [each.fields() for each in manifest.namespaces],
         "jobs": [
             {
                 "job": job.name,
@@ -127,7 +136,7 @@ def _uploaded(manifest: Manifest) -> str:
 
 
 def _render(
-    manifest: Manifest, indexes: Sequence[ShardIndex], told: dict[str, Any], skipped: list[str]
+    manifest: Manifest, tables: Sequence[StoredTable], told: dict[str, Any], skipped: list[str]
 ) -> Iterator[RenderableType]:
     for why in skipped:
         yield Text(f"passed over: {why}", style="yellow")
@@ -148,10 +157,14 @@ def _render(
         ["table", "kind", "rows", "specification"],
         [
             (table.spec.name, _table(table)["kind"], f"{table.rows:,}", table.spec.describe())
-            for table in tables_of(manifest, indexes)
+            for table in tables
         ],
         right="rows",
     )
+    if manifest.namespaces:
+        quotas = [(each.name, each.rows_max, each.bytes_max) for each in manifest.namespaces]
+        columns = ["namespace", "rows at most", "bytes at most"]
+        yield grid("namespaces", columns, quotas, right="rows at most,bytes at most")
     for job in told["jobs"]:
         at = "" if job["clock"] is None else f", clock {job['clock']}"
         title = f"job {job['job']}: {job['state']}, {job['consistency']}{at}"

@@ -94,7 +94,7 @@ def test_receipts_and_audits_are_read_and_compared(tmp_path: Path) -> None:
     kept.note(Acknowledged(Kind.TICK, worker, 1, 0, 7, {0: place}))
     kept.note(Acknowledged(Kind.FENCE, worker, 1, 0, 8, {0: place}))
     told = [(call.what, call.clock, call.begun_ns) for call in made.read()]
-    assert told == [("push", 1, 5), ("pull", 0, 6), ("tick", 1, 7)]
+    assert told == [("push", 1, 5), ("pull", 1, 6), ("tick", 1, 7)]
     assert check_evidence(made, applied).outcome == "unknown", "no server keeps an audit"
     applied.folder.mkdir()
     audit = applied.folder / "s1.1.1.audit"
@@ -104,6 +104,21 @@ def test_receipts_and_audits_are_read_and_compared(tmp_path: Path) -> None:
     assert check_evidence(made, applied).outcome == "true"
     audit.write_text(audit.read_text() + '["lost",4]\n')
     assert check_evidence(made, applied).outcome == "unknown"
+
+
+def test_receipts_of_a_holder_are_those_of_the_lanes_whose_tasks_it_did(tmp_path: Path) -> None:
+    made, applied = ReceiptFiles(tmp_path / "receipts"), AuditFiles(tmp_path / "audit")
+    kept = Receipts(made.folder, 0)
+    for lane in (2, 5):
+        place = Position(Epoch(1, 1), 2 + lane)
+        kept.note(Acknowledged(Kind.PUSH, WorkerId(1, lane, 1), 1, 1, 5, {0: place}))
+    applied.folder.mkdir()
+    audit = applied.folder / "s1.1.1.audit"
+    lines = ['["epoch",0,1,1,1,0,0,0,0,0]', '["push",0,1,1,4,1,2,1,1,1]']
+    audit.write_text("".join(f"{line}\n" for line in lines))
+    assert check_evidence(made, applied).outcome == "false", "that of lane 5 is missing"
+    audit.write_text(audit.read_text() + '["push",0,1,1,7,1,5,1,1,1]\n')
+    assert check_evidence(made, applied).outcome == "true"
 
 
 def test_what_a_full_disk_has_no_room_for_is_written_when_it_has(tmp_path: Path) -> None:

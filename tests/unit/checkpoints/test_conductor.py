@@ -10,7 +10,9 @@ from conducting import JOB, KEYS, MS, SECOND_NS, World
 
 from resilient_ps.checkpoints.settings import CheckpointSettings
 from resilient_ps.coordinator.data_shards import NO_CUT, DataShards, Grant
+from resilient_ps.coordinator.graph import Graph
 from resilient_ps.coordinator.records import IntentRecord, JobRecord, RestoreRecord
+from resilient_ps.coordinator.task_records import GraphRecord, LanesRecord, LaneState
 from resilient_ps.errors import BadInput
 from resilient_ps.messages import Kind, Request
 from resilient_ps.storage.manifest import Manifest
@@ -112,6 +114,20 @@ def test_a_job_that_is_done_and_closed_on_its_shards_has_no_clock() -> None:
     world.shards.ranks = 0
     world.put(KEYS.job("train"), replace(JOB, state="done").to_bytes())
     assert world.make().clocks == {}
+
+
+def test_a_graph_that_is_done_and_closed_on_its_shards_has_done_all_its_steps() -> None:
+    """Without a clock its tasks would be done again on what they have done already."""
+    world = World()
+    world.start()
+    world.shards.ranks = 0
+    graph = Graph("train", steps=12)
+    graph.add("part", width=2)
+    lanes = LanesRecord(1, 1, (LaneState(12, 1), LaneState(12, 1)))
+    world.put(KEYS.lanes("train", 0), lanes.to_bytes())
+    world.put(KEYS.graph("train"), GraphRecord(1, graph.to_json(), "done").to_bytes())
+    world.put(KEYS.job("train"), replace(JOB, state="done").to_bytes())
+    assert world.make().clocks == {"train": 12}
 
 
 def test_a_table_that_was_dropped_around_the_cut_is_left_out_of_the_checkpoint() -> None:

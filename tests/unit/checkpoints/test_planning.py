@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from resilient_ps.checkpoints.clocks import Clocks
 from resilient_ps.checkpoints.planning import LEAD_LEAST_S, LEAD_MOST_S, Lead, attempts, plan
 from resilient_ps.coordinator.cuts import CutPlan
+from resilient_ps.coordinator.graph import Graph
 from resilient_ps.coordinator.keys import ClusterKeys
 from resilient_ps.coordinator.kv import KeyValue
 from resilient_ps.coordinator.records import ClusterConfig, IntentRecord, JobRecord
+from resilient_ps.coordinator.task_records import GraphRecord
 from resilient_ps.coordinator.view import ClusterView
 from resilient_ps.machine import Send
 from resilient_ps.messages import Ask
@@ -28,9 +30,18 @@ def failed(attempt: int, refusals: int, kind: str) -> IntentRecord:
     return IntentRecord(9, "cut", "", 0, 0, "aborted", result, details)
 
 
-def planned(per_second: int, lead_s: float, *waiting: IntentRecord) -> CutPlan:
+def planned(
+    per_second: int, lead_s: float, *waiting: IntentRecord, steps: int = 0, job_id: int = 1
+) -> CutPlan:
+    """`steps`: of the graph that the job is; 0: it is none. `job_id`: which job's graph that is."""
     view = ClusterView(KEYS)
-    view.load([KeyValue(KEYS.job("train"), JOB.to_bytes(), 1, 1, 1, 0)], 1)
+    items = [KeyValue(KEYS.job("train"), JOB.to_bytes(), 1, 1, 1, 0)]
+    if steps:
+        graph = Graph("train", steps)
+        graph.add("part", width=2)
+        record = GraphRecord(job_id, graph.to_json())
+        items.append(KeyValue(KEYS.graph("train"), record.to_bytes(), 1, 1, 1, 0))
+    view.load(items, 1)
     clocks = Clocks()
     for second in (0, 1):
         for sent in clocks.ask(["s1"], second * 10**9):
@@ -70,6 +81,16 @@ def test_the_margin_is_what_the_job_does_meanwhile_and_twice_as_much_after_each_
 
 def test_a_slow_job_is_cut_where_it_is() -> None:
     assert planned(1, 0.1).clocks == {"train": 12}
+
+
+def test_no_cut_lies_behind_the_last_step_of_a_graph() -> None:
+    held = 10 + 101
+    assert planned(100, 0.1, steps=held + 5).clocks == {"train": held + 5}
+    assert planned(100, 0.1, steps=held + 500).clocks == {"train": held + 20}
+
+
+def test_what_is_left_of_an_earlier_graph_of_the_name_does_not_count() -> None:
+    assert planned(100, 0.1, steps=5, job_id=7).clocks == {"train": 10 + 101 + 20}
 
 
 def test_the_id_names_the_incarnation_and_the_number() -> None:

@@ -21,7 +21,7 @@ from resilient_ps.coordinator.records import (
 from resilient_ps.coordinator.view import ClusterView
 from resilient_ps.ids import Epoch, Position
 from resilient_ps.machine import Log, MessageArrived, Send
-from resilient_ps.messages import Answer, PartAnswer, Request, Status
+from resilient_ps.messages import Answer, Kind, PartAnswer, Request, Status
 
 KEYS = ClusterKeys("c")
 SECOND_NS = 10**9
@@ -146,7 +146,10 @@ class Candidate:
     ) -> list[Any]:
         self.lsn += 1
         at = Position(Epoch(1, 1), self.lsn)
-        parts = tuple(PartAnswer(p.shard, status, at, value, text=text) for p in request.parts)
+        held = int(request.kind is Kind.FENCE)  # so that a redo follows
+        parts = tuple(
+            PartAnswer(p.shard, status, at, value, count=held, text=text) for p in request.parts
+        )
         answer = Answer(request.request, parts)
         self.effects = self.controller.handle(MessageArrived("server:s1", answer), self.now_ns)
         return self.effects

@@ -273,6 +273,7 @@ def test_a_refusal_aborts_the_intent_and_says_why() -> None:
     [
         (None, "there is no job 'j'"),
         (JobRecord(1, "j", "bsp:median", 2, "running"), "bsp:median"),
+        (JobRecord(1, "j", "tasks", 2, "running"), "lanes neither join nor leave"),
     ],
 )
 def test_an_intent_without_a_usable_job_is_aborted(job: JobRecord | None, why: str) -> None:

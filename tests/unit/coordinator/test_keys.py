@@ -27,10 +27,14 @@ def all_keys(cluster: str, name: str, table: str, number: int) -> list[bytes]:
         keys.shard(number),
         keys.leader(number),
         keys.table(table),
+        keys.namespace(table),
         keys.job(name),
         keys.rank(name, number),
         keys.finished(name, number),
         keys.data_shards(name),
+        keys.graph(name),
+        keys.lanes(name, number % 256),
+        keys.holder(name, "box-17"),
         keys.intent(number),
         keys.checkpoint(number),
         keys.restore,
@@ -62,10 +66,14 @@ def test_all_keys_are_distinct_and_tell_what_they_are(name: str, table: str, num
         Located("shard", number=number),
         Located("leader", number=number),
         Located("table", table),
+        Located("namespace", table),
         Located("job", name),
         Located("rank", name, number),
         Located("finished", name, number),
         Located("data-shards", name),
+        Located("graph", name),
+        Located("lanes", name, number % 256),
+        Located("holder", name, part="box-17"),
         Located("intent", number=number),
         Located("checkpoint", number=number),
         Located("restore"),
@@ -90,6 +98,8 @@ def test_each_prefix_covers_its_own_kind_only(name: str, table: str, number: int
         for prefix, kind in covered.items():
             assert key.startswith(prefix) == (located.kind == kind)
         assert key.startswith(KEYS.ranks(name)) == (located.kind in ("rank", "finished"))
+        assert key.startswith(KEYS.graph_parts(name)) == (located.kind in ("lanes", "holder"))
+        assert key.startswith(KEYS.holders(name)) == (located.kind == "holder")
 
 
 @pytest.mark.parametrize(
@@ -125,6 +135,7 @@ def test_table_names_that_could_leave_their_place_are_refused(name: str) -> None
         lambda: KEYS.leader(1024),
         lambda: KEYS.rank("j", 65_536),
         lambda: KEYS.intent(10**12),
+        lambda: KEYS.lanes("g", 256),
     ],
 )
 def test_numbers_out_of_range_are_refused(make: Callable[[], bytes]) -> None:

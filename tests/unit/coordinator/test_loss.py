@@ -8,6 +8,7 @@ from candidates import KEYS, Etcd
 
 from resilient_ps.coordinator.kv import Read, Txn
 from resilient_ps.coordinator.loss import Losses
+from resilient_ps.coordinator.memory import Compacted
 from resilient_ps.coordinator.records import Member, ShardRecord
 from resilient_ps.coordinator.view import ClusterView
 from resilient_ps.ids import Epoch
@@ -61,6 +62,40 @@ def test_who_comes_back_in_time_gets_the_whole_time_again() -> None:
 
 def test_a_shard_with_a_leader_key_is_not_lost() -> None:
     assert lost(seen("s3", leader=True), 0, 100) == [[], []]
+
+
+def test_what_is_known_of_lost_shards_follows_every_change() -> None:
+    """Of a record, of a leader key, and of the servers: each look equals one at everything."""
+    etcd, view = Etcd(), ClusterView(KEYS)
+    etcd.configure(shards=3)
+    etcd.server("s3")
+    losses = Losses(view, GRACE_NS)
+    watch = etcd.model.watch(KEYS.prefix, 1)
+
+    def leaderless() -> list[int]:
+        batches = etcd.model.poll(watch)
+        assert not isinstance(batches, Compacted)
+        for batch in batches:
+            view.apply(batch)
+        found = losses.leaderless()
+        assert found == Losses(view, GRACE_NS).leaderless()
+        return found
+
+    assert leaderless() == []
+    for number in (2, 0, 1, 3):  # there is no shard 3
+        etcd.put(KEYS.shard(number), replace(LED, shard=number).to_bytes())
+    assert leaderless() == [0, 1, 2]
+    etcd.put(KEYS.leader(1), b"somebody")
+    assert leaderless() == [0, 2]
+    etcd.put(KEYS.shard(2), replace(LED, shard=2, in_sync=(S1, Member("s3", 103))).to_bytes())
+    assert leaderless() == [0]
+    etcd.delete(KEYS.leader(1))
+    assert leaderless() == [0, 1]
+    etcd.server("s2")
+    assert leaderless() == []
+    etcd.delete(KEYS.server("s2"))
+    etcd.delete(KEYS.shard(0))
+    assert leaderless() == [1]
 
 
 def test_what_was_never_led_or_belongs_to_another_incarnation_cannot_be_lost() -> None:

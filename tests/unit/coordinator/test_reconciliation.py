@@ -207,6 +207,22 @@ def test_first_records_rely_on_their_members_being_those_that_live() -> None:
     assert etcd.get(KEYS.shard(0)) is None
 
 
+def test_first_records_that_do_not_fit_one_transaction_follow_without_a_pause() -> None:
+    etcd = Etcd()
+    etcd.configure(shards=250, servers=1)
+    etcd.server("s1")
+    candidate = Candidate(etcd)
+    look_for(candidate, 2)  # election, ring
+    candidate.look()
+    placed = []
+    while candidate.perform():
+        candidate.see()
+        placed.append(len(candidate.view.shards))
+        candidate.effects = candidate.controller.look(candidate.lease, candidate.now_ns)
+    assert len(placed) == 3
+    assert placed[-1] == 250
+
+
 def test_many_servers_that_vanish_and_come_keep_within_a_transaction() -> None:
     candidate = cluster(servers=60, shards=30)
     for number in range(45):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resilient_ps.coordinator.fields import MAX_RECORD_BYTES
+from resilient_ps.coordinator.namespace_record import NamespaceRecord
 from resilient_ps.coordinator.records import (
     CheckpointRecord,
     ClusterConfig,
@@ -27,6 +28,8 @@ from resilient_ps.coordinator.records import (
     read_counter,
 )
 from resilient_ps.coordinator.ring import RingMember
+from resilient_ps.coordinator.task_asks import Failure
+from resilient_ps.coordinator.task_records import GraphRecord, LanesRecord, LaneState
 from resilient_ps.errors import BadInput
 from resilient_ps.ids import Epoch
 
@@ -44,6 +47,7 @@ MEMBERS = (Member("s1", 9), Member("s2", 2**64 - 1))
 SHARD = ShardRecord(3, Epoch(1, 5), "s1", 9, MEMBERS, ("s3", "s1"), 4, "n0nce")
 RING = RingRecord(2, (RingMember("s1", 2.0, "rack-3"), RingMember("s2")))
 DRAIN = DrainRecord("s2", "somebody on box")
+NAMESPACE = NamespaceRecord(1_000_000, 1 << 40, 3, (7, 9))
 TABLE = TableRecord(1, '{"dim":16}')
 JOB = JobRecord(1, "train", "ssp:3", 4, "running", 12.5)
 INTENT = IntentRecord(1, "join", "train", 4, 2, "open", {"clock": 17})
@@ -56,8 +60,13 @@ RESTORE = RestoreRecord(
     2, "1-17-3fa9c2d1", MANIFEST, 4711, DIGEST, {"1": 90}, "shard 3 was lost", 1_800_000_100
 )
 CUT = IntentRecord(18, "cut", "", 0, 0, "open", {}, {"why": "time"})
-EXAMPLES: list[Record] = [CONFIG, SERVER, SHARD, RING, DRAIN, TABLE, JOB, INTENT]
-EXAMPLES += [CHECKPOINT, RESTORE]
+GRAPH = GraphRecord(
+    3, '{"name":"ctr","steps":9,"namespaces":{"a":{}}}', "failed", Failure("a", 0, 4, "log of 0")
+)
+LANES = LanesRecord(3, 1, (LaneState(4, 7, "box-17"), LaneState()))
+EXAMPLES: list[Record] = [CONFIG, SERVER, SHARD, RING, DRAIN, TABLE, JOB, INTENT, NAMESPACE]
+EXAMPLES += [CHECKPOINT, RESTORE, GRAPH, LANES]
+NULLABLE = {"evict_after_s", "rows_max", "bytes_max"}
 OPTIONAL = {"details"}  # fields that values of earlier versions do not have
 each_record = pytest.mark.parametrize("record", EXAMPLES, ids=lambda r: type(r).__name__)
 
@@ -218,7 +227,7 @@ def test_a_field_of_another_type_is_refused_by_name(record: Record) -> None:
                 continue
             if isinstance(value, list | dict) and isinstance(wrong, list | dict):
                 continue
-            if name == "evict_after_s" and wrong is None:
+            if name in NULLABLE and wrong is None:
                 continue
             assert name in refused(changed(record, **{name: wrong}), type(record))
 
@@ -314,6 +323,18 @@ def test_hostile_values_are_refused_shortly(raw: bytes, says: str) -> None:
         (CHECKPOINT, {"clocks": {str(i): 1 for i in range(1025)}}, "at most 1024"),
         (CHECKPOINT, {"state": "lost"}, "not one of good, damaged, deleting"),
         (RESTORE, {"incarnation": 0}, "incarnation is 0"),
+        (GRAPH, {"graph_json": "{}"}, "name is missing"),
+        (GRAPH, {"graph_json": GRAPH.graph_json.replace('"a"', '"/"')}, "cannot name a namespace"),
+        (GRAPH, {"state": "running"}, "a graph that is running has failure Failure("),
+        (GRAPH, {"failure": {}}, "a graph that is failed has failure None"),
+        (GRAPH, {"failure": {"namespace": "a", "n": 0, "step": 0}}, "failure: step is 0"),
+        (LANES, {"lanes": []}, "it has 0 lanes, not 1 to 64"),
+        (LANES, {"lanes": [[0, 0, ""]] * 65}, "it has 65 lanes"),
+        (LANES, {"lanes": [[0, 0]]}, "not 3 values"),
+        (LANES, {"lanes": [[-1, 0, ""]]}, "a lane's done is -1"),
+        (LANES, {"lanes": [[1, True, ""]]}, "a lane's token is True"),
+        (LANES, {"lanes": [[1, 1, 7]]}, "a lane's holder is 7"),
+        (LANES, {"lanes": [[1, 0, "h"]]}, "holder h was granted a task without a token"),
     ],
 )
 def test_a_value_out_of_bounds_is_refused_with_the_fault_and_the_remedy(

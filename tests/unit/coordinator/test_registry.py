@@ -209,7 +209,7 @@ def test_who_is_not_the_coordinator_says_so() -> None:
         ('{"a": 1, "b": 2}', "one field"),
         ('{"future": 1}', "knows nothing of 'future'"),
         ('{"heartbeat": 1}', "a heartbeat is an object"),
-        ('{"a": "' + "x" * 5_000 + '"}', "characters; at most"),
+        ('{"a": "' + "x" * 30_000 + '"}', "characters; at most"),
     ],
 )
 def test_other_questions_are_answered_with_what_is_wrong(what: str, says: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resilient_ps.coordinator.keys import ClusterKeys
+from resilient_ps.coordinator.keys import ClusterKeys, Located
 from resilient_ps.coordinator.kv import Compare, Event, KeyValue, WatchBatch
 from resilient_ps.coordinator.records import (
     ClusterConfig,
@@ -15,6 +15,7 @@ from resilient_ps.coordinator.records import (
     ShardRecord,
 )
 from resilient_ps.coordinator.ring import RingMember
+from resilient_ps.coordinator.task_records import GraphRecord
 from resilient_ps.coordinator.view import ClusterView
 from resilient_ps.ids import Epoch
 
@@ -156,3 +157,42 @@ def test_keys_of_later_versions_are_kept_and_not_read() -> None:
     view.apply(WatchBatch(10, (put(KEYS.prefix + b"new/thing", b"\x00"),)))
     assert view.problems == []
     assert KEYS.prefix + b"new/thing" in view.items
+
+
+def test_it_knows_which_shards_have_changed_since() -> None:
+    view = loaded()
+    assert sorted(view.changed_since(0)) == [0, 1]
+    before = view.changes
+    assert view.changed_since(before) == []
+    view.apply(WatchBatch(10, (put(KEYS.leader(1), b"s1"), put(KEYS.job("j"), JOB.to_bytes()))))
+    assert view.changed_since(before) == [1]
+    between = view.changes
+    view.apply(WatchBatch(11, (put(KEYS.shard(0), shard(0).to_bytes()),)))
+    assert view.changed_since(between) == [0]
+    view.apply(WatchBatch(12, (Event("delete", item(KEYS.leader(1), b"")),)))
+    assert sorted(view.changed_since(before)) == [0, 1]
+    assert view.changed_since(view.changes) == []
+
+
+def test_changes_of_task_graphs_are_noted_and_only_the_graph_itself_is_read() -> None:
+    view = loaded()
+    graph = GraphRecord(1, '{"name":"g","steps":1,"namespaces":{"a":{}}}')
+    events = (
+        put(KEYS.graph("g"), graph.to_bytes()),
+        put(KEYS.lanes("g", 2), b"not read here"),
+        put(KEYS.holder("g", "box-17"), b"{}"),
+        put(KEYS.config, CONFIG.to_bytes()),
+    )
+    view.task_changes.clear()
+    view.apply(WatchBatch(10, events))
+    assert view.graph("g") == graph
+    assert view.graphs == ["g"]
+    noted = {Located("graph", "g"), Located("lanes", "g", 2), Located("holder", "g", -1, "box-17")}
+    assert view.task_changes == noted
+    assert view.problems == []
+    view.task_changes.clear()
+    view.apply(WatchBatch(11, (Event("delete", item(KEYS.holder("g", "box-17"), b"")),)))
+    assert view.task_changes == {Located("holder", "g", -1, "box-17")}
+    view.load([], 12)
+    assert view.task_changes == {*noted, Located("job", "j")}
+    assert view.graphs == []

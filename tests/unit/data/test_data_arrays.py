@@ -115,3 +115,21 @@ def test_dense_arrays_that_do_not_fit_are_refused(x, y, reason):
 def test_a_negative_seed_is_refused():
     with pytest.raises(BadInput, match="negative"):
         sparse(shuffle_seed=-1)
+
+
+def test_unshuffled_batches_are_views_that_cannot_be_written_to():
+    features = np.arange(60, dtype=np.float32).reshape(20, 3)
+    dataset = ArrayDataset(features, np.arange(20))
+    batches = list(dataset.batches(1, 3, 4))
+    assert all(np.shares_memory(batch.features, dataset.features) for batch in batches)
+    assert np.concatenate([b.labels for b in batches]).tolist() == list(range(1, 20, 3))
+    with pytest.raises(ValueError, match="read-only"):
+        batches[0].features[0, 0] = 1
+    dataset.features[0, 0] = 7  # the data set itself stays its owner's
+
+
+def test_shuffled_batches_are_copies():
+    dataset = ArrayDataset(np.ones((20, 3), np.float32), np.arange(20), shuffle_seed=1)
+    (batch,) = dataset.batches(0, 1, 20)
+    assert not np.shares_memory(batch.features, dataset.features)
+    batch.features[0, 0] = 7

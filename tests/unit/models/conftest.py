@@ -8,13 +8,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from resilient_ps.tables.initialisers import Uniform, Zeros
-from resilient_ps.tables.optimisers import FTRL, SGD, Adagrad
+from resilient_ps.tables.initialisers import Normal, Uniform, Zeros
+from resilient_ps.tables.optimisers import FTRL, SGD, Adagrad, Sum
 
 
 def step(optimiser, w, state, g):
     """One optimiser step on float64 arrays, in place; `state` is a dict of arrays like `w`."""
-    if isinstance(optimiser, SGD):
+    if isinstance(optimiser, Sum):
+        w += g
+    elif isinstance(optimiser, SGD):
         w -= optimiser.lr * g
     elif isinstance(optimiser, Adagrad):
         state["a"] += g * g
@@ -44,15 +46,22 @@ class Done:
 
 
 class LocalTable:
-    def __init__(self, dim, optimiser):
+    def __init__(self, dim, optimiser, initialiser=None):
         self._dim = dim
         self._optimiser = optimiser
+        self._initialiser = initialiser
         self._rows = {}
         self.keys_pushed = []
 
+    def _initial(self, key):
+        if isinstance(self._initialiser, Normal):
+            return np.random.default_rng(key).normal(0, self._initialiser.stddev, self._dim)
+        return np.zeros(self._dim)
+
     def pull(self, keys):
-        zero = np.zeros(self._dim)
-        rows = [self._rows[int(k)][0] if int(k) in self._rows else zero for k in keys]
+        rows = [
+            self._rows[int(k)][0] if int(k) in self._rows else self._initial(int(k)) for k in keys
+        ]
         return np.array(rows, np.float32).reshape(len(keys), self._dim)
 
     def push(self, keys, grads):
@@ -62,7 +71,7 @@ class LocalTable:
         self.keys_pushed.append(keys)
         for key, grad in zip(keys.tolist(), grads.astype(np.float64), strict=True):
             if key not in self._rows:
-                self._rows[key] = (np.zeros(self._dim), fresh_state(self._dim))
+                self._rows[key] = (self._initial(key), fresh_state(self._dim))
             step(self._optimiser, *self._rows[key], grad)
 
     def pull_async(self, keys):
@@ -109,7 +118,7 @@ class LocalWorker:
             self.clock += 1
 
     def sparse_table(self, name, *, dim, optimiser, dtype="float32", initialiser=None):
-        return self.tables.setdefault(name, LocalTable(dim, optimiser))
+        return self.tables.setdefault(name, LocalTable(dim, optimiser, initialiser))
 
     def dense_table(self, name, *, shape, optimiser, dtype="float32", initialiser=None):
         made = LocalDenseTable(name, shape, optimiser, initialiser or Zeros())

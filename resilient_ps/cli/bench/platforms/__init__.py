@@ -1,0 +1,1 @@
+"""`resilient-ps bench platforms`: the same models beside PyTorch, Spark and scikit-learn."""

@@ -1,0 +1,1 @@
+"""`resilient-ps ns`: namespaces, and the graphs of tasks between them."""
