@@ -115,7 +115,7 @@ class Body:
         made: list[tuple[int, Any, Values]] = [
             (TOKENS_TABLE, number, np.array([[token]], np.int64)),
         ]
-        for part in np.array_split(np.arange(len(self.writes)), 1 + token % PUSHES_MOST):
+        for part in np.array_split(np.arange(len(self.writes)), 2 + token % (PUSHES_MOST - 1)):
             made.append((WEIGHTS_TABLE, self.writes[part], gradients[part]))
         for part in np.array_split(np.roll(np.arange(MARKS), token), 1 + token // 2 % MARKS):
             made.append((MARKS_TABLE, marks[part], ones[part]))
