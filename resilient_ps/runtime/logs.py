@@ -3,7 +3,8 @@
     2026-11-29T18:00:00.123Z info  peer refused  peer=client:7 why="not the protocol"
     {"time": "2026-11-29T18:00:00.123Z", "level": "info", "event": "peer refused", ...}
 
-What peers send may stand in fields: every value is escaped, so a line stays a line.
+What peers send may stand in fields: every value is escaped, so a line stays a line. A warning or an
+error that is the same as one of the last ten seconds is withheld; the next one says `repeated=49`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Literal, TextIO
 
 from resilient_ps.errors import BadInput
 from resilient_ps.runtime.clock import wall_time
+from resilient_ps.runtime.repeats import Repeats
 
 Format = Literal["auto", "text", "json"]
 FORMATS = ("auto", "text", "json")
@@ -39,22 +41,37 @@ class Logger:
         format: str = "auto",
         level: str = "info",
         bound: Mapping[str, Any] | None = None,
+        repeats: Repeats | None = None,
     ) -> None:
         self._stream = stream or sys.stderr
         self._format = _checked(format, FORMATS, "log format")
         self._level = _checked(level, LEVELS, "log level")
         self._bound = dict(bound or {})
+        self._repeats = repeats or Repeats()
 
     def bind(self, **fields: Any) -> Logger:
         """A logger that adds these fields to every line."""
         bound = {**self._bound, **fields}
-        return Logger(self._stream, format=self._format, level=self._level, bound=bound)
+        return Logger(
+            self._stream,
+            format=self._format,
+            level=self._level,
+            bound=bound,
+            repeats=self._repeats,
+        )
 
     def log(self, level: str, event: str, fields: Mapping[str, Any]) -> None:
         """Write one line. An unknown level counts as an error: it must not get lost."""
-        if LEVELS.get(level, LEVELS["error"]) < LEVELS[self._level]:
+        rank = LEVELS.get(level, LEVELS["error"])
+        if rank < LEVELS[self._level]:
             return
         merged = {**self._bound, **fields}
+        if rank >= LEVELS["warning"]:
+            withheld = self._repeats.withheld(f"{level} {event} {merged}")
+            if withheld is None:
+                return
+            if withheld:
+                merged["repeated"] = withheld
         try:
             self._stream.write(self._line(level, event, merged))
             self._stream.flush()

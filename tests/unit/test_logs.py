@@ -13,6 +13,7 @@ import pytest
 
 from resilient_ps.errors import BadInput
 from resilient_ps.runtime.logs import MAX_FIELD_CHARS, Logger, route_logging
+from resilient_ps.runtime.repeats import MAX_LINES, QUIET_NS, Repeats
 
 NASTY = 'a\nb "c" \x1b[31m \u2028 \ud800'
 
@@ -64,6 +65,43 @@ def test_what_is_below_the_level_is_not_written() -> None:
     told = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["event"] for line in told] == ["warning", "error", "no such level"]
     assert all(line["server"] == "s1" for line in told)
+
+
+class HandClock:
+    """A clock that is turned by hand."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now_ns(self) -> int:
+        return self.ns
+
+
+def test_what_goes_wrong_again_and_again_is_told_once_in_ten_seconds_and_counted() -> None:
+    stream, clock = StringIO(), HandClock()
+    log = Logger(stream, format="json", repeats=Repeats(clock))
+    for _ in range(101):
+        log.bind(server="s1").warning("etcd call failed", error="unavailable")
+        clock.ns += QUIET_NS // 50
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line.get("repeated") for line in told] == [None, 49, 49]
+
+
+def test_other_lines_and_what_is_no_warning_are_all_told() -> None:
+    stream = StringIO()
+    log = Logger(stream, format="json", repeats=Repeats(HandClock()))
+    for error in ("unavailable", "no space", "unavailable"):
+        log.warning("etcd call failed", error=error)
+        log.info("a worker joined")
+    told = [json.loads(line).get("error") for line in stream.getvalue().splitlines()]
+    assert told == ["unavailable", None, "no space", None, None]
+
+
+def test_only_so_many_lines_are_remembered() -> None:
+    repeats = Repeats(HandClock())
+    assert [repeats.withheld(str(n)) for n in range(MAX_LINES + 1)] == [0] * (MAX_LINES + 1)
+    assert repeats.withheld("0") == 0  # forgotten
+    assert repeats.withheld(str(MAX_LINES)) is None
 
 
 def test_without_a_terminal_lines_are_json() -> None:
