@@ -14,11 +14,11 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help env etcd lint mypy test soak demo bench chaos clean
+.PHONY: help env etcd lint test coverage soak demo bench chaos clean
 
 help: ## show this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
-	@echo '  ARGS="..." goes to demo, bench and chaos, PYTEST_ARGS="..." to test and soak'
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@echo '  ARGS="..." goes to demo, bench and chaos, PYTEST_ARGS="..." to test, coverage and soak'
 
 env: $(STAMP) ## create .venv with everything for tests and demo
 
@@ -37,7 +37,11 @@ lint: $(STAMP) ## ruff, ruff format, import-linter, mypy
 	$(BIN)/mypy
 
 # The tests marked `lint` run the commands of `make lint`; once is enough.
-test: lint etcd ## lint, then all tests but the soak tests, with coverage
+test: lint etcd ## lint, then all tests but the soak tests
+	$(BIN)/pytest -m 'not soak and not lint' $(PYTEST_ARGS)
+
+# Tracing every line makes the tests take nearly twice as long.
+coverage: $(STAMP) etcd ## the same tests, and which lines they do not reach
 	$(BIN)/pytest -m 'not soak and not lint' --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 soak: $(STAMP) etcd ## the long tests: many repetitions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,11 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)
 if "CI" not in os.environ:  # there, hypothesis has a profile of its own: untimed and repeatable
     settings.load_profile("untimed")
+
+# A shell without job control has SIGINT ignored in what runs in the background, and processes that
+# tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROCESSES = 3  # for two cores: many tests wait for what other processes do
 FILES_STAY_TOGETHER = {"contracts", "integration", "packaging"}

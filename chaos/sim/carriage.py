@@ -35,9 +35,7 @@ def carried(message: Message) -> Message:
 
 
 def placed(answer: Answer, place: Place) -> Answer:
-    """Put an answer's values where the receiver wants them, if it says where."""
-    if not answer.values:
-        return answer
+    """Put an answer's values, which it has, where the receiver wants them, if it says where."""
     views = place(answer.request, answer.parts)
     if views is None:
         return answer

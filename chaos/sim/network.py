@@ -213,18 +213,17 @@ class Network:
             load = b"".join([bytes(buffer) for buffer in encode(message)])
         else:
             load = carried(message)
-        world = self._world
+        world, arrivals = self._world, connection.arrives_ns
         delay_ns = self.delay_ns(*connection.route(other)) if self._slow else world.delay_ns()
         arrives_ns = world.now_ns + delay_ns
-        if arrives_ns <= connection.arrives_ns[other]:
-            arrives_ns = connection.arrives_ns[other] + 1
-        connection.arrives_ns[other] = arrives_ns
+        if arrives_ns <= arrivals[other]:
+            arrives_ns = arrivals[other] + 1
+        arrivals[other] = arrives_ns
         world.at(arrives_ns, partial(self._arrive, connection, other, load))
 
     def _arrive(self, connection: Connection, end: int, load: Any) -> None:
         if not connection.open[end]:
             return
-        process = connection.ends[end]
         held = connection.held[end]
         if held or (self._blocked and connection.route(end) in self._blocked):
             held.append(load)
@@ -232,25 +231,27 @@ class Network:
                 patience_ns = PATIENCE_MOST_NS - PATIENCE_LEAST_NS
                 wait_ns = PATIENCE_LEAST_NS + self._world.draw_below(patience_ns)
                 self._world.after(wait_ns, partial(self._lose_patience, connection, end, load))
-        elif process.paused:
+            return
+        process = connection.ends[end]
+        if process.paused:
             process.run(partial(self._take, connection, end, load))
         else:
             self._take(connection, end, load)
 
     def _take(self, connection: Connection, end: int, load: Any) -> None:
         """The process at this end reads what has arrived."""
-        if not connection.open[end] or connection.ends[end].killed:
+        process = connection.ends[end]
+        if process.killed or not connection.open[end]:
             return
-        process, name = connection.ends[end], connection.names[end]
         if load is _CLOSE:
             self._close(connection, end)
         elif connection.readers is not None:
             self._read(connection, end, load)
         else:
             self._world.note(process, described(load))
-            if type(load) is Answer:
+            if type(load) is Answer and load.values:
                 load = placed(load, process.place)
-            process.step(_new(MessageArrived, (name, load)))
+            process.step(_new(MessageArrived, (connection.names[end], load)))
 
     def _read(self, connection: Connection, end: int, data: bytes) -> None:
         assert connection.readers is not None

@@ -83,6 +83,7 @@ class Process:
         self.machine = machine
         self.place = place
         self.clock = clock or LocalClock()
+        self._shown = (-1, 0)  # a moment of the world, and what the clock showed
         world.processes_made += 1
         self.number = world.processes_made
         self.process_id = 0
@@ -109,7 +110,12 @@ class Process:
     @property
     def now_ns(self) -> int:
         """What the process's own clock shows."""
-        return self.clock.local(self.world.now_ns)
+        world_ns, shown_ns = self._shown
+        if world_ns != self.world.now_ns:
+            world_ns = self.world.now_ns
+            shown_ns = self.clock.local(world_ns)
+            self._shown = (world_ns, shown_ns)
+        return shown_ns
 
     def hello(self) -> Hello:
         """How this process greets whom it dials."""
@@ -138,13 +144,17 @@ class Process:
         if self.paused:
             self.run(partial(self.step, event))
             return
+        world = self.world
+        world_ns = world.now_ns
+        if self._shown[0] != world_ns:
+            self._shown = (world_ns, self.clock.local(world_ns))
         try:
-            effects = self.machine.handle(event, self.clock.local(self.world.now_ns))
+            effects = self.machine.handle(event, self._shown[1])
         except Exception as error:
-            error.add_note(f"in {self.name}, {self.world.now_ns / 1e9:.6f} s, handling {event!r}")
+            error.add_note(f"in {self.name}, {world_ns / 1e9:.6f} s, handling {event!r}")
             raise
-        if self._stall_ns or self.world.long_steps:
-            stall_ns = self._stall_ns or self.world.long_step_ns(self)
+        if self._stall_ns or world.long_steps:
+            stall_ns = self._stall_ns or world.long_step_ns(self)
             if stall_ns:
                 self._stall_ns = 0
                 self._unperformed = effects

@@ -12,9 +12,9 @@ What can go wrong stands in `process` (pauses), `network` (partitions, broken co
 
 from __future__ import annotations
 
-import heapq
 import struct
 from collections.abc import Callable
+from heapq import heappop, heappush
 
 import numpy as np
 import xxhash
@@ -178,12 +178,13 @@ class World:
 
     def at(self, at_ns: int, action: Callable[[], None]) -> None:
         """Do this at a moment."""
-        self._numbers += 1
-        heapq.heappush(self._queue, (at_ns, self._numbers, action))
+        self._numbers = number = self._numbers + 1
+        heappush(self._queue, (at_ns, number, action))
 
     def after(self, delay_ns: int, action: Callable[[], None]) -> None:
         """Do this after a delay."""
-        self.at(self.now_ns + delay_ns, action)
+        self._numbers = number = self._numbers + 1
+        heappush(self._queue, (self.now_ns + delay_ns, number, action))
 
     def run_until(self, condition: Callable[[], bool], limit_s: float = 600.0) -> bool:
         """Go on until the condition holds; False when `limit_s` of virtual time have passed."""
@@ -191,16 +192,16 @@ class World:
         while not condition():
             if not self._queue or self._queue[0][0] > end_ns or self.steps > STEPS_MAX:
                 return False
-            self.now_ns, _, action = heapq.heappop(self._queue)
+            self.now_ns, _, action = heappop(self._queue)
             self.steps += 1
             action()
         return True
 
     def run_to(self, end_ns: int) -> None:
         """Go on until this moment."""
-        queue, pop = self._queue, heapq.heappop
+        queue = self._queue
         while queue and queue[0][0] <= end_ns and self.steps <= STEPS_MAX:
-            self.now_ns, _, action = pop(queue)
+            self.now_ns, _, action = heappop(queue)
             self.steps += 1
             action()
         self.now_ns = max(self.now_ns, end_ns)

@@ -16,16 +16,12 @@ from resilient_ps.cli.interrupts import INTERRUPTS
 
 
 def application(arguments: list[str] | None = None, **options: Any) -> Any:
-    """All commands, or the one that is named, if it is one of which there are many processes."""
-    from resilient_ps.cli.alone import alone
+    """The command that is named; all commands, where none is."""
+    from resilient_ps.cli.commands import COMMANDS, application_of
 
     words = sys.argv[1:] if arguments is None else arguments
-    app = alone(words[0]) if words else None
-    if app is None:
-        from resilient_ps.cli.application import app as everything
-
-        app = everything
-    return app(arguments, **options)
+    names = words[:1] if words and words[0] in COMMANDS else COMMANDS
+    return application_of(names)(arguments, **options)
 
 
 def main() -> None:

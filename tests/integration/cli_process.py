@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from resilient_ps.cli.application import app
 from resilient_ps.cli.exits import run
+from resilient_ps.cli.main import application
 
 PROGRAM = (sys.executable, "-m", "resilient_ps.cli.main")
 DEADLINE_S = 90.0
@@ -45,7 +45,7 @@ class Shell:
 
     def __call__(self, *arguments: str) -> Ended:
         self._capture.readouterr()
-        code = run(app, list(arguments))
+        code = run(application, list(arguments))
         said = self._capture.readouterr()
         return Ended(code, said.out, said.err)
 

@@ -118,7 +118,7 @@ def eventually(condition: Callable[[], Any], what: str) -> None:
 def test_a_cluster_that_comes_through_is_left_as_it_was(theirs: Theirs, tmp_path: Path) -> None:
     before = theirs.running()
     file = tmp_path / "attached.json"
-    options = ["--allow", "pause-worker,lease-revoke", "--duration", "6s", "--every", "0"]
+    options = ["--allow", "pause-worker,lease-revoke", "--duration", "4s", "--every", "0"]
     options += ["--max-outage-s", "20", "--seed", "3", "--json", str(file)]
     code, told, errors = theirs.attached(*options)
     assert code == 0, errors

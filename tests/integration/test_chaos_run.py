@@ -41,7 +41,7 @@ def test_a_short_run_holds_tells_all_and_leaves_nothing_but_its_files(
 ) -> None:
     files = ("--json", str(tmp_path / "run.json"), "--keep", str(tmp_path / "kept"))
     with start(
-        "chaos", "run", *SMALL, *PLAIN, "--duration", "10s", *files, temporary=temporary
+        "chaos", "run", *SMALL, *PLAIN, "--duration", "6s", *files, temporary=temporary
     ) as process:
         out, err = process.communicate()
     assert process.returncode == 0, out + err
@@ -67,7 +67,7 @@ def test_a_short_run_holds_tells_all_and_leaves_nothing_but_its_files(
 
 @pytest.mark.timeout(RUN_S)
 def test_a_server_that_nobody_struck_may_not_die(temporary: Path, tmp_path: Path) -> None:
-    options = ("--faults", "pause-worker", "--workload", "one-hot", "--duration", "8s")
+    options = ("--faults", "pause-worker", "--workload", "one-hot", "--duration", "5s")
     files = ("--json", str(tmp_path / "run.json"))
     with start("chaos", "run", *SMALL, *options, *files, temporary=temporary) as process:
         lines_until(process, " s + ")

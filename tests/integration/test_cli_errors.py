@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,7 @@ import pytest
 from cli_process import PROGRAM, Shell
 
 import resilient_ps as ps
-from resilient_ps.cli import exits
-from resilient_ps.cli.application import app
+from resilient_ps.cli import commands, exits
 
 NO_ETCD = ("--etcd", "127.0.0.1:1")
 COMMANDS = [
@@ -44,6 +44,7 @@ COMMANDS = [
     ("doctor",),
     ("chaos",),
     ("chaos", "bench"),
+    ("ns",),
     ("version",),
 ]
 
@@ -265,7 +266,29 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert done.stdout.startswith("Usage: resilient-ps train")
 
 
-def test_the_application_knows_all_commands() -> None:
+def test_the_help_of_every_command_is_tested() -> None:
+    assert {command[0] for command in COMMANDS} == set(commands.COMMANDS)
+
+
+@pytest.mark.parametrize("name", commands.COMMANDS)
+def test_a_command_is_known_by_its_name(name: str) -> None:
+    app = commands.application_of([name])
     names = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
-    names |= {group.name for group in app.registered_groups}
-    assert {command[0] for command in COMMANDS} - {"table", "job"} <= names
+    assert names | {group.name for group in app.registered_groups} == {name}
+
+
+def test_a_server_loads_no_other_commands() -> None:
+    program = (
+        "import sys\n"
+        "from resilient_ps.cli.main import application\n"
+        "application(['server', '--help'], standalone_mode=False)\n"
+        "print(*[name for name in sys.modules if name.startswith('resilient_ps.')])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "resilient_ps.cli.server" in loaded
+    assert not {"resilient_ps.cli.train", "resilient_ps.cli.bench", "resilient_ps.chaos"} & set(
+        loaded
+    )

@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 from compose import FOLDER, load, words
 
-from resilient_ps.cli.application import app
 from resilient_ps.cli.exits import run
+from resilient_ps.cli.main import application
 
 OFFICIAL = json.loads(
     importlib.resources.files(check_jsonschema)
@@ -96,7 +96,7 @@ def test_our_commands_know_every_flag(
         if "entrypoint" in service or not command:
             continue
         capsys.readouterr()
-        assert run(app, [command[0], "--help"]) == 0
+        assert run(application, [command[0], "--help"]) == 0
         shown = capsys.readouterr().out
         for flag in [word for word in command if word.startswith("--")]:
             assert re.search(rf"{flag}\b", shown), (command, flag)

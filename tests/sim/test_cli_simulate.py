@@ -11,15 +11,15 @@ from resilient_ps.chaos.checkers.verdict import Verdict
 from resilient_ps.chaos.sim.outcome import Finding, Outcome
 from resilient_ps.chaos.sim.run import run_seed
 from resilient_ps.chaos.sim.setup import schedule_of
-from resilient_ps.cli.application import app
 from resilient_ps.cli.exits import run
+from resilient_ps.cli.main import application
 from resilient_ps.cli.simulate import Failure, Tally, Task, show_results
 
 Captured = pytest.CaptureFixture[str]
 
 
 def test_a_calm_run_holds_and_its_story_is_told(capsys: Captured) -> None:
-    code = run(app, ["simulate", "--seed", "1", "--kind", "safety", "--only", "none"])
+    code = run(application, ["simulate", "--seed", "1", "--kind", "safety", "--only", "none"])
     told = capsys.readouterr().out
     assert code == 0
     assert "shard 3, epoch 1.1: primary" in told
@@ -29,7 +29,7 @@ def test_a_calm_run_holds_and_its_story_is_told(capsys: Captured) -> None:
 
 def test_json_says_the_same_for_programs(capsys: Captured) -> None:
     arguments = ["--seed", "1", "--kind", "liveness", "--only", "none", "--json"]
-    code = run(app, ["simulate", *arguments])
+    code = run(application, ["simulate", *arguments])
     told = json.loads(capsys.readouterr().out)
     assert code == 0
     assert (told["runs"], told["held"], told["violated"]) == (1, 1, [])
@@ -38,7 +38,7 @@ def test_json_says_the_same_for_programs(capsys: Captured) -> None:
 
 def test_with_a_store_a_cluster_makes_checkpoints(capsys: Captured) -> None:
     arguments = ["--seed", "1", "--kind", "safety", "--only", "none", "--store", "--json"]
-    code = run(app, ["simulate", *arguments])
+    code = run(application, ["simulate", *arguments])
     told = json.loads(capsys.readouterr().out)
     assert code == 0
     assert told["checkpoints"] >= 3
@@ -66,7 +66,7 @@ def test_a_command_says_whether_there_is_a_store() -> None:
 def test_wrong_calls_are_refused_before_anything_is_run(
     arguments: list[str], fault: str, capsys: Captured
 ) -> None:
-    assert run(app, ["simulate", *arguments]) == 2
+    assert run(application, ["simulate", *arguments]) == 2
     assert fault in capsys.readouterr().err
 
 
