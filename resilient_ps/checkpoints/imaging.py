@@ -59,7 +59,7 @@ class Imaging:
         self._objects = 0  # begun by this process: a name is never used again
         self._open: tuple[int, CheckpointId] | None = None  # the newest open cut
         self._writings: dict[int, ImageWriting] = {}  # by shard
-        self._ticking = False
+        self._due_ns = 0  # when the timer is, if it is set
 
     # -- events
 
@@ -76,7 +76,7 @@ class Imaging:
 
     def on_timer(self, now_ns: int) -> list[Effect]:
         """The timer is due: find images, capture, write."""
-        self._ticking = False
+        self._due_ns = 0
         effects = self._find()
         self._capture()
         effects += self._uploads.again(now_ns)
@@ -95,7 +95,7 @@ class Imaging:
                 effects = self._give_up(shard, why, store=True)
             case None:
                 effects = []
-        return [*effects, *self._write(now_ns)]
+        return [*effects, *self._write(now_ns), *self._tick(now_ns)]
 
     def _on_written(self, shard: int, name: str, put: BlobPut) -> list[Effect]:
         writing = self._writings[shard]
@@ -122,12 +122,14 @@ class Imaging:
         return told_text(cut, of_cut)
 
     def _tick(self, now_ns: int) -> list[Effect]:
-        if self._ticking or self._open is None:
+        if self._open is None:
             return []
-        self._ticking = True
         can_go_on = self._capturing() is not None and self._has_room()
-        pause_ns = STEP_NS if can_go_on else WATCH_NS
-        return [SetTimer(TIMER, now_ns + pause_ns)]
+        at_ns = now_ns + (STEP_NS if can_go_on else WATCH_NS)
+        if 0 < self._due_ns <= at_ns:
+            return []
+        self._due_ns = at_ns
+        return [SetTimer(TIMER, at_ns)]
 
     # -- which images there are
 

@@ -20,8 +20,8 @@ def application(arguments: list[str] | None = None, **options: Any) -> Any:
     from resilient_ps.cli.commands import COMMANDS, application_of
 
     words = sys.argv[1:] if arguments is None else arguments
-    names = words[:1] if words and words[0] in COMMANDS else COMMANDS
-    return application_of(names)(arguments, **options)
+    app = application_of(words[:1] if words and words[0] in COMMANDS else COMMANDS)
+    return app(arguments, **options)
 
 
 def main() -> None:

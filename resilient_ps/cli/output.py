@@ -1,28 +1,32 @@
-"""Results for people: tables on standard output, remarks on standard error."""
+"""Results for people: tables on standard output, remarks on standard error.
+
+rich is imported where it is used: servers and workers import this, and draw nothing.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import typer
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from resilient_ps.cli.exits import EXIT_NEGATIVE
 from resilient_ps.client.catalogue import Catalogue
 from resilient_ps.coordinator.runtime.etcd import EtcdKv
 from resilient_ps.errors import BadInput
 
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
 PIPE_COLUMNS = 1000  # a program that reads us wants whole lines
 
 
 def results() -> Console:
     """Standard output; as wide as it takes where it is no terminal."""
+    from rich.console import Console
+
     tty = sys.stdout.isatty()
     return Console(file=sys.stdout, width=None if tty else PIPE_COLUMNS, highlight=False)
 
@@ -34,6 +38,9 @@ def remark(text: str) -> None:
 
 def shout(text: str) -> None:
     """A warning that must not be overlooked; yellow on a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console(stderr=True, highlight=False)
     console.print(Text(text, style="bold yellow"), soft_wrap=not console.is_terminal)
 
@@ -42,6 +49,12 @@ def grid(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = ""
 ) -> RenderableType:
     """A plain table below a title. `right` names the columns to align right, with commas."""
+    from rich import box
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=any(columns))
     aligned_right = right.split(",") if right else []
     for column in columns:

@@ -40,7 +40,6 @@ from resilient_ps.runtime.listening import listen_on
 from resilient_ps.runtime.local import REPLICAS, check_replicas
 from resilient_ps.runtime.logs import Logger, route_logging
 from resilient_ps.runtime.malloc import keep_freed_memory
-from resilient_ps.runtime.metrics import MetricsEndpoint, Source
 from resilient_ps.runtime.parallel import Cores
 from resilient_ps.storage.runtime.open import OpenedStore, open_store
 from resilient_ps.tables.warm_up import warm_up
@@ -197,6 +196,8 @@ def server(
             ready=lambda: _say_ready(name, address, log),
         )
         if metrics:
+            from resilient_ps.runtime.metrics import MetricsEndpoint, Source  # few servers need it
+
             figures: list[Source] = [node.namespace_figures]
             figures += [] if store is None else [store.metrics.figures]
             if node.conductor is not None:

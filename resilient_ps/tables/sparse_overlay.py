@@ -29,7 +29,7 @@ from resilient_ps.tables.sparse import SparseShard
 
 SAME, KEPT, OUT = 0, 1, 2
 KEY_BYTES = 8
-WINDOW_ROWS = 1 << 20  # how many states are looked at at once
+WINDOW_ROWS = 1 << 20  # how many states are looked at at once, at most
 
 
 class SparseOverlay:
@@ -209,22 +209,33 @@ class SparseOverlay:
             first, self._at = self._at, min(self._at + most, self._end)
             keys, rows = live.capture(first, self._at)
         else:
-            numbers = self._next(self._states, most)
-            keys, rows = live.take(numbers)
-            apart = np.flatnonzero(self._states[numbers] == KEPT)
-            if apart.size and self._kept is not None:
-                kept = self._kept.row_numbers(keys[apart]).astype(np.uint32)
-                rows[apart] = self._kept.take(kept)[1]
+            keys, rows = self._capture_apart(self._states, most)
         self.captured += keys.size
         return (keys, rows) if keys.size else None
+
+    def _capture_apart(
+        self, states: NDArray[np.uint8], most: int
+    ) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+        first, numbers = self._at, self._next(states, most)
+        if numbers.size == self._at - first:  # a run: it is copied in half the time
+            keys, rows = self._live.capture(first, self._at)
+        else:
+            keys, rows = self._live.take(numbers)
+        apart = np.flatnonzero(states[numbers] == KEPT)
+        if apart.size and self._kept is not None:
+            kept = self._kept.row_numbers(keys[apart]).astype(np.uint32)
+            rows[apart] = self._kept.take(kept)[1]
+        return keys, rows
 
     def _next(self, states: NDArray[np.uint8], most: int) -> NDArray[np.uint32]:
         """The numbers of the next rows that are not OUT."""
         found: list[NDArray[np.int64]] = []
+        window = most  # all that there is to look at, where none is OUT
         while most > 0 and self._at < self._end:
-            last = min(self._at + WINDOW_ROWS, self._end)
+            last = min(self._at + window, self._end)
             numbers = self._at + np.flatnonzero(states[self._at : last] != OUT)[:most]
             most -= numbers.size
             self._at = last if most > 0 else int(numbers[-1]) + 1
+            window = min(2 * window, WINDOW_ROWS)
             found.append(numbers)
         return np.concatenate(found).astype(np.uint32) if found else np.empty(0, np.uint32)

@@ -89,7 +89,7 @@ def test_sigterm_hands_everything_over(hurt: Hurt) -> None:
         assert "s3" not in view.processes
         assert not hurt.records.led_by("s3")
         epochs = hurt.records.epochs()
-        assert all(epochs[shard].counter == led[shard].counter + 1 for shard in led)
+        assert all(epochs[shard].counter > led[shard].counter for shard in led)
 
 
 def stop_again_and_again(hurt: Hurt, times: int) -> None:

@@ -212,7 +212,9 @@ class World:
     def perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case SetTimer(_, at_ns):
+                case SetTimer(_, at_ns):  # in place of the one that is set, if there is one
+                    self._queue = [each for each in self._queue if each[2] is not None]
+                    heapq.heapify(self._queue)
                     self._later(at_ns, None)
                 case BlobCall():
                     self._call(effect)

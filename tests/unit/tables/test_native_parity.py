@@ -244,11 +244,13 @@ def test_rows_are_moved_alike(instructions: str) -> None:
 
 
 def test_the_tests_of_tables_and_frames_pass_on_the_other_engine() -> None:
+    # These two look at numba in processes of their own, whichever engine is ours.
+    elsewhere = "not makes_all_cached_kernels_stale and not nothing_can_be_written"
     files = ["test_sparse.py", "test_dense.py", "test_partition.py", "test_warm_up.py"]
     here = Path(__file__).parent
     paths = [*(str(here / name) for name in files), str(here.parent / "test_wire.py")]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", *paths],
+        [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "-k", elsewhere, *paths],
         env={**os.environ, "RESILIENT_PS_KERNELS": "numba"},
         capture_output=True,
         text=True,
