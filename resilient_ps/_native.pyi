@@ -181,8 +181,8 @@ def ask(
     rows: Any,
     /,
 ) -> tuple[memoryview, bytes | None] | None:
-    """The frame of a pull, with each key's place in its answer as uint32, or of a push, of which
-    `last` then tells; None if it is not plain."""
+    """The frame of a pull, with whose key's each row of its answer is as uint32, or of a push, of
+    which `last` then tells; None if it is not plain."""
 
 def answered(
     scratch: memoryview,
@@ -198,6 +198,42 @@ def answered(
 ) -> bool:
     """Is `scratch[lo:hi]` the whole answer to `frame`, that all is well and not older than `seen`?
     Then `seen` and `out` have been set."""
+
+def receive(
+    fd: int,
+    scratch: memoryview,
+    meta_limit: int,
+    payload_limit: int,
+    until_ns: int,
+    frame: memoryview,
+    seen: list[Position],
+    places: bytes | None,
+    out: NDArray[Any] | None,
+    /,
+) -> int:
+    """As `answered`, from a socket, of which nothing has been received: 0 if so it is.
+
+    Once such an answer has begun to come, its end is waited for until `until_ns`; if it does not
+    come, `OSError` is raised, and the connection is at an end. Otherwise so many bytes are in the
+    scratch, and nothing else has happened; -1: none has come within the socket's patience.
+    """
+
+def answer_pull(
+    scratch: memoryview,
+    lo: int,
+    hi: int,
+    meta_limit: int,
+    payload_limit: int,
+    kind: int,
+    plans: dict[bytes, dict[int, tuple[Any, Any, Any]]],
+    values_max: int,
+    /,
+) -> memoryview | None:
+    """The frame that answers the frame of a pull that is `scratch[lo:hi]`; None if it is not plain.
+
+    `plans`: by what a request's meta says up to its table; by shard what has a `position`, and what
+    has `pull_arrays`.
+    """
 
 def set_up_log(words: dict[str, Any], /) -> None: ...
 def encode_append(message: Append, /) -> list[bytes] | None: ...

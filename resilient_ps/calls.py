@@ -116,6 +116,8 @@ class Folded(Protocol):
     op: int
     over: bool
     begun_ns: int
+    frame: memoryview
+    hoped: tuple[Any, ...]
 
     def request(self) -> Request:
         """What is asked for."""

@@ -18,9 +18,9 @@ tuples, which are made in half the time of a frozen dataclass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from resilient_ps.coordinator.kv import KvAnswered, KvCall, KvChanged, KvFailed, KvReset, KvWatch
 from resilient_ps.messages import Message
@@ -124,8 +124,16 @@ class Exit:
 Effect = Send | Drop | SetTimer | Log | Exit | KvCall | KvWatch | BlobCall
 
 
+AnswerBytes: TypeAlias = Callable[
+    [Peer, memoryview, int, int, "tuple[int, int]", int], "tuple[memoryview, int] | None"
+]
+"""`answer_bytes(peer, scratch, lo, hi, limits of meta and payload, now_ns)`: the bytes that answer
+the message in `scratch[lo:hi]`, and until when they may leave (as in `Send`). It is a step. None:
+nothing has happened, and `handle` is to have the message."""
+
+
 class Machine(Protocol):
-    """Anything that a host can run."""
+    """Anything that a host can run. It may have an `answer_bytes`, too: see `AnswerBytes`."""
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         """One step. Never blocks, never raises for what a peer sent."""

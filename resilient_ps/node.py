@@ -209,11 +209,14 @@ class Node:
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         """One step of the machine."""
+        if isinstance(event, MessageArrived):
+            peer, message = event
+            if isinstance(message, Request) and peer in self._peers.greeted:
+                return self._requests.on_request(peer, message, now_ns)
+            self._requests.quick_pulls.forget()
+            return self._on_other(event, now_ns)
+        self._requests.quick_pulls.forget()
         match event:
-            case MessageArrived(peer, message):
-                if isinstance(message, Request) and peer in self._peers.greeted:
-                    return self._requests.on_request(peer, message, now_ns)
-                return self._on_other(event, now_ns)
             case PeerLost():
                 effects = self._replicas.on_lost(event, now_ns)
                 return [*effects, *self.controller.handle(event, now_ns)]
@@ -241,6 +244,16 @@ class Node:
                 return [*warned, *self.membership.start(now_ns), self._read_all()]
             case StopAsked():
                 return self._on_stop(now_ns)
+
+    def answer_bytes(
+        self, peer: str, scratch: memoryview, lo: int, hi: int, limits: tuple[int, int], now_ns: int
+    ) -> tuple[memoryview, int] | None:
+        """A step for the bytes of a message, if they are a plain pull: the bytes of the answer, and
+        until when they may leave. None: nothing has happened, and `handle` is to have the message.
+        """
+        if peer not in self._peers.greeted:
+            return None
+        return self._requests.answer_bytes(scratch, lo, hi, limits, now_ns)
 
     # -- etcd and timers
 

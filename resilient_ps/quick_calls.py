@@ -23,7 +23,6 @@ from resilient_ps.calls import Call, Calls, Piece
 from resilient_ps.engine import native
 from resilient_ps.ids import Position, WorkerId
 from resilient_ps.messages import Kind, Request, Status, Values
-from resilient_ps.tables.partition import ungroup
 from resilient_ps.tables.spec import SparseSpec
 from resilient_ps.wire import place_nowhere
 
@@ -48,7 +47,7 @@ class Asked(NamedTuple):
 class QuickCall:
     """A call that is folded, or was. `over`: it was answered without having been unfolded."""
 
-    __slots__ = ("_out", "_places", "_rows", "_seen", "begun_ns", "frame", "number", "op", "over")
+    __slots__ = ("_out", "_places", "_rows", "begun_ns", "frame", "hoped", "number", "op", "over")
 
     def __init__(
         self,
@@ -64,27 +63,18 @@ class QuickCall:
         self.frame = frame  # the request
         self.begun_ns = begun_ns
         self.over = False
-        self._places = places  # of a pull: for each key the place of its row in the answer, uint32
+        self.hoped = frame, seen, places, out
+        """What `native.receive` has to know of the answer."""
+        self._places = places  # of a pull: for each row of the answer whose key's it is, uint32
         self._out = out
-        self._seen = seen
         self._rows: Values | None = None  # of a pull that was unfolded: what is received
 
     def take(
         self, scratch: memoryview, lo: int, hi: int, meta_limit: int, payload_limit: int
     ) -> bool:
         """Take in the answer, if `scratch[lo:hi]` is all of it and says that all is well."""
-        self.over = over = native.answered(
-            scratch,
-            lo,
-            hi,
-            meta_limit,
-            payload_limit,
-            self.frame,
-            self._seen,
-            self._places,
-            self._out,
-        )
-        return bool(over)
+        self.over = native.answered(scratch, lo, hi, meta_limit, payload_limit, *self.hoped)
+        return self.over
 
     def unfold(self) -> Call:
         """The call as it would have been."""
@@ -120,7 +110,7 @@ class QuickCall:
     def finish(self, _: int = 0) -> None:
         """The call was answered: the rows that it asked for are to be where it wanted them."""
         if self._rows is not None and self._places is not None and self._out is not None:
-            ungroup(self._rows, np.frombuffer(self._places, np.uint32), self._out)
+            native.scatter(self._rows, np.frombuffer(self._places, np.uint32), self._out)
 
 
 def _pieces(request: Request, row_bytes: int) -> dict[int, Piece]:

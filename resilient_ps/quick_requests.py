@@ -1,4 +1,4 @@
-"""The quick way of pushes and pulls that nothing stands in the way of.
+"""The quick way of pushes that nothing stands in the way of. That of pulls: `quick_pulls`.
 
 What a request costs is mostly Python per shard. So where every one of its parts can be answered at
 once, the parts are checked one after the other, with the same checks and in the same order as on
@@ -6,9 +6,8 @@ the usual way, and then all tables are worked on in one call of the native modul
 where there is much to do. Such a push is one of a primary that is alone and has nothing pending: it
 is committed as soon as it is made, so its entry need not be kept.
 
-All or nothing: where one part is not plain (a repeat, a gap, a pull that has to wait, followers,
-BSP's pushes, whatever is wrong), nothing has been changed, and the whole request goes the usual
-way.
+All or nothing: where one part is not plain (a repeat, a gap, followers, BSP's pushes, whatever is
+wrong), nothing has been changed, and the whole request goes the usual way.
 """
 
 from __future__ import annotations
@@ -16,15 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-import numpy as np
 import xxhash
 
-from resilient_ps.answers import ANSWER_VALUE_BYTES
 from resilient_ps.barrier import Update
 from resilient_ps.engine import native
-from resilient_ps.ids import Position, PushId
+from resilient_ps.ids import PushId
 from resilient_ps.ledger import ACCEPT
-from resilient_ps.messages import Answer, Kind, PartAnswer, Request, Status, Values
+from resilient_ps.messages import Answer, Kind, PartAnswer, Request, Status
 from resilient_ps.replication.leading import Leading
 from resilient_ps.replication.replica import Replica
 from resilient_ps.table_part import Overlay, TablePart
@@ -37,91 +34,16 @@ _new = tuple.__new__  # several times faster than a named tuple's own constructo
 
 def answer_quickly(request: Request, by_number: ByNumber) -> Answer | None:
     """The answer of all parts; None: it goes the usual way, and nothing has been changed."""
-    if native is None:
+    if native is None or request.kind is not Kind.PUSH:
         return None
-    if request.kind is Kind.PULL:
-        return _pull(request, by_number)
-    if request.kind is Kind.PUSH:
-        return _push(request, by_number)
-    return None
+    return _push(request, by_number)
 
 
-def _leading(by_number: ByNumber, shard: int) -> Leading | None:
+def leading_of(by_number: ByNumber, shard: int) -> Leading | None:
     """The primary of this shard, if it serves."""
     replica = by_number.get(shard)
     leading = None if replica is None else replica.leading
     return leading if leading is not None and leading.commit >= leading.opened else None
-
-
-# -- pulls
-
-
-def _pull(request: Request, by_number: ByNumber) -> Answer | None:
-    worker, clock, number = request.worker, request.clock, request.table
-    counts: list[int] = []
-    tables: list[TablePart] = []
-    places: list[tuple[int, Position]] = []
-    for shard_number, seen, _, count, _ in request.parts:
-        leading = _leading(by_number, shard_number)
-        if leading is None:
-            return None
-        shard = leading.shard
-        if seen > shard.position:
-            return None
-        table = shard.readable(worker, clock, number)
-        if table is None or not table.is_pullable(count):
-            return None
-        counts.append(count)
-        tables.append(table)
-        places.append((shard_number, shard.position))
-    if not tables:
-        return None
-    if tables[0].width:
-        sizes = [count * tables[0].width for count in counts]
-        values = _rows(request, tables, counts, sum(sizes))
-    else:
-        values = _blocks(request, tables, counts)
-        sizes = [lent.size for lent in values]
-    if not values:
-        return None
-    answers = [
-        _new(PartAnswer, (shard_number, Status.OK, at, 0, count, size, b""))
-        for (shard_number, at), count, size in zip(places, counts, sizes, strict=True)
-    ]
-    return Answer(request.request, tuple(answers), values)
-
-
-def _rows(
-    request: Request, tables: list[TablePart], counts: list[int], elements: int
-) -> tuple[Values, ...]:
-    """The rows of all parts, in one array; nothing if that is not possible."""
-    width, dtype = tables[0].width, tables[0].dtype
-    if elements * dtype.itemsize > ANSWER_VALUE_BYTES:
-        return ()
-    arrays = []
-    for table in tables:
-        if table.width != width:
-            return ()
-        arrays.append(table.rows_held.pull_arrays)
-    out = np.empty(elements, dtype)
-    return (out,) if native.pull_parts(request.keys, out, counts, arrays) else ()
-
-
-def _blocks(request: Request, tables: list[TablePart], counts: list[int]) -> tuple[Values, ...]:
-    """The blocks of all parts, an array for each: as they are, not copied."""
-    values: list[Values] = []
-    first = nbytes = 0
-    for table, count in zip(tables, counts, strict=True):
-        keys = request.keys[first : first + count]
-        first += count
-        if table.width or not table.elements_or_none(keys):
-            return ()
-        values.append(table.pull(keys))
-        nbytes += values[-1].nbytes
-    return tuple(values) if nbytes <= ANSWER_VALUE_BYTES else ()
-
-
-# -- pushes
 
 
 def _push(request: Request, by_number: ByNumber) -> Answer | None:
@@ -133,7 +55,7 @@ def _push(request: Request, by_number: ByNumber) -> Answer | None:
     counts: list[int] = []
     first = 0
     for shard_number, seen, prev, count, elements in request.parts:
-        leading = _leading(by_number, shard_number)
+        leading = leading_of(by_number, shard_number)
         if leading is None or not leading.commits_alone or leading.shard.position < seen:
             return None
         shard = leading.shard

@@ -10,6 +10,7 @@ from resilient_ps.guards import ALL_GUARDS
 from resilient_ps.ids import NOWHERE
 from resilient_ps.machine import Effect, Send, SetTimer
 from resilient_ps.messages import (
+    Answer,
     Command,
     Keys,
     Kind,
@@ -19,6 +20,7 @@ from resilient_ps.messages import (
     Status,
     Values,
 )
+from resilient_ps.quick_pulls import QuickPulls
 from resilient_ps.quick_requests import answer_quickly
 from resilient_ps.replicas import Replicas, rolled_back
 from resilient_ps.replication.home import Home, Out
@@ -38,6 +40,7 @@ class Requests:
         self._home = home
         self._membership = membership
         self._replicas = replicas
+        self.quick_pulls = QuickPulls(replicas.by_number)
         self._pulls_at_ns: int | None = None
         self._all_rules = home.guards is ALL_GUARDS  # the quick way knows of no others
 
@@ -47,9 +50,11 @@ class Requests:
         if request.incarnation != self._home.incarnation and self._home.guards.incarnation_check:
             return self._elsewhen(request, origin, now_ns)
         if self._all_rules and self._membership.may_answer(now_ns):
-            answer = answer_quickly(request, self._replicas.by_number)
+            answer = self._quickly(request)
             if answer is not None:
                 return [Send(peer, answer, self._membership.deadline_ns)]
+        if request.kind is not Kind.PULL:
+            self.quick_pulls.forget()
         if self._is_heavy(request):
             tasks = [
                 partial(self._on_part, request, part, keys, values, origin, now_ns)
@@ -64,6 +69,20 @@ class Requests:
         if request.kind is Kind.PULL and len(outs) < len(request.parts):
             effects += self._set_pulls_timer()
         return effects
+
+    def _quickly(self, request: Request) -> Answer | None:
+        if request.kind is Kind.PULL:
+            return self.quick_pulls.answer(request)
+        return answer_quickly(request, self._replicas.by_number)
+
+    def answer_bytes(
+        self, scratch: memoryview, lo: int, hi: int, limits: tuple[int, int], now_ns: int
+    ) -> tuple[memoryview, int] | None:
+        """The bytes of an answer, and until when they may leave: see `QuickPulls.answer_bytes`."""
+        if not self._all_rules or not self._membership.may_answer(now_ns):
+            return None
+        answer = self.quick_pulls.answer_bytes(scratch, lo, hi, *limits)
+        return None if answer is None else (answer, self._membership.deadline_ns)
 
     def _elsewhen(self, request: Request, origin: Origin, now_ns: int) -> list[Effect]:
         """A request of another incarnation of the cluster: one of the two is behind."""

@@ -125,6 +125,18 @@ class FrameReader:
         """Is an array under way, so that exactly the whole buffer is still to come?"""
         return bool(self._targets)
 
+    @property
+    def limits(self) -> FrameLimits:
+        """Those of the next frame."""
+        return self._limits
+
+    def empty_scratch(self) -> memoryview | None:
+        """Where the next bytes may be received as well, if they are the first ones of a frame."""
+        if self._targets or self._lo != self._hi:
+            return None
+        self._lo = self._hi = 0
+        return self._scratch
+
     def get_buffer(self) -> memoryview:
         """Where the next bytes are to be received."""
         if self._targets:

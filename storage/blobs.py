@@ -96,6 +96,7 @@ class GetBlob:
     length: int = -1
     most: int = 1 << 30  # a longer object, or range, is refused before it is read
     decode: Callable[[Any], Any] | None = None  # of `BlobGot.data`
+    into: memoryview | None = None  # memory for the answer, where it is large and has room there
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ SECOND_NS = 10**9
 DEADLINES_NS = (3 * SECOND_NS, 8 * SECOND_NS, 20 * SECOND_NS)
 SURVIVOR_CLOCKS = 16  # more of them, and shorter, so that there are checkpoints to go back to
 SURVIVOR_CLOCK_NS = 1_400_000_000
+SURVIVOR_SPARSE_PUSHES = 4  # of a clock: there are more than enough of them
 _STREAM = 0x10AD  # so that the choice is drawn from other numbers than the schedule
 
 
@@ -59,7 +60,10 @@ def choose_survivor(seed: int, prepared: Prepared | None = None) -> Workload:
 
 def _training(prepared: Prepared | None, *, survives: bool) -> Training:
     if survives:
-        return Training(prepared, clocks=SURVIVOR_CLOCKS, pace=Pace(SURVIVOR_CLOCK_NS))
+        pace = Pace(SURVIVOR_CLOCK_NS)
+        return Training(
+            prepared, clocks=SURVIVOR_CLOCKS, pace=pace, sparse_pushes=SURVIVOR_SPARSE_PUSHES
+        )
     return Training(prepared)
 
 

@@ -32,8 +32,8 @@ from resilient_ps.tables.spec import DenseSpec, SparseSpec
 RANKS = 3
 CLOCKS = 7
 KEYS = 32
-SPARSE_PUSHES = 9  # of a clock
-KEYS_OF_FIRST = 4  # the others have one
+SPARSE_PUSHES = 9  # of a clock, where nobody asks for another number
+KEYS_OF_CLOCK = 12  # the first push has what the others, with one each, leave over
 DIM = 2
 SHAPE = (8,)
 RATE = 0.1
@@ -48,13 +48,19 @@ class Training:
     ranks = tuple(range(RANKS))
 
     def __init__(
-        self, prepared: Prepared | None = None, *, clocks: int = CLOCKS, pace: Pace | None = None
+        self,
+        prepared: Prepared | None = None,
+        *,
+        clocks: int = CLOCKS,
+        pace: Pace | None = None,
+        sparse_pushes: int = SPARSE_PUSHES,
     ) -> None:
         self.journal = Journal(PATIENCE_NS)
         self._prepared = prepared
         self._clocks = clocks
         self._hurry = False
         self._pace = pace or Pace()
+        self._pushes = sparse_pushes
 
     def prepare(self, cluster: SimCluster) -> None:
         """Create tables and job."""
@@ -116,7 +122,8 @@ class Training:
     def _identical(self, run: RunRecord) -> Verdict:
         if run.lost_shards or not run.healed:
             return Verdict("unknown", ("the cluster has not come to rest",))
-        return check_identity(model_of(self._cluster), undisturbed(self._shards(), self._clocks))
+        due = undisturbed(self._shards(), self._clocks, self._pushes)
+        return check_identity(model_of(self._cluster), due)
 
     def _shards(self) -> int:
         routing = self._cluster.routing()
@@ -137,8 +144,9 @@ class Training:
         yield from self._rest(worker, clock, 0.5)
         grads = sparse_gradient(rank, clock, rows)
         pushes = [Push(self._dense, None, dense_gradient(rank, clock, weights))]
-        for n in range(SPARSE_PUSHES):
-            part = slice(n + KEYS_OF_FIRST - 1 if n else 0, n + KEYS_OF_FIRST)
+        first = KEYS_OF_CLOCK - self._pushes + 1
+        for n in range(self._pushes):
+            part = slice(n + first - 1 if n else 0, n + first)
             pushes.append(Push(self._sparse, keys[part], grads[part]))
         yield from self.journal.do(worker, *[Noted("push", push) for push in pushes])
         yield from self._rest(worker, clock, 1.0)
@@ -158,8 +166,8 @@ def dense_gradient(rank: int, clock: int, weights: Values) -> Values:
 
 def sparse_keys(rank: int, clock: int) -> Keys:
     """Some are those of other ranks, some are named twice."""
-    count = SPARSE_PUSHES + KEYS_OF_FIRST - 1
-    return np.array([(7 * clock + 3 * rank * i + i) % KEYS for i in range(count)], np.uint64)
+    places = range(KEYS_OF_CLOCK)
+    return np.array([(7 * clock + 3 * rank * i + i) % KEYS for i in places], np.uint64)
 
 
 def sparse_gradient(rank: int, clock: int, rows: Values) -> Values:
@@ -184,10 +192,12 @@ def model_of(cluster: SimCluster) -> dict[str, str]:
 
 
 @cache
-def undisturbed(shards: int, clocks: int = CLOCKS) -> dict[str, str]:
-    """What the model is without faults, on as many shards, after so many clocks."""
+def undisturbed(
+    shards: int, clocks: int = CLOCKS, sparse_pushes: int = SPARSE_PUSHES
+) -> dict[str, str]:
+    """What the model is without faults, on as many shards, after so many clocks of such pushes."""
     cluster = SimCluster(0, servers=1, shards=shards)
-    load = Training(clocks=clocks)
+    load = Training(clocks=clocks, sparse_pushes=sparse_pushes)
     load.prepare(cluster)
     load.start()
     load.stop()

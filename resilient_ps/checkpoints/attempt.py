@@ -30,6 +30,12 @@ class Attempt:
     failure: Failure | None = None
     look_ref: int = 0  # is there a manifest already, of a coordinator before us?
 
+    def look_again_ns(self, earliest_ns: int) -> int:
+        """When time may bring it forward: while images are waited for, when they are asked for."""
+        if self.stage != "imaging" or self.images is None or self.images.done:
+            return earliest_ns
+        return max(earliest_ns, self.images.next_ns)
+
     def status(self, shards: int, now_ns: int) -> JsonObject:
         """For people."""
         waits_for = "" if self.images is None else self.images.waits_for()

@@ -111,9 +111,10 @@ class Conductor:
             failures, wall_s = self._outlook.failures_in_a_row, self._wall_s()
             self._figures = figures(self._view, self._settings, wall_s, failures)
             self._figures_at_ns = now_ns + FIGURES_NS
-        if self._attempt is not None or self._beginning.busy:
-            step_ns = STEP_NS if self._attempt is not None else BEGIN_STEP_NS
-            effects.append(SetTimer(TIMER, now_ns + step_ns))
+        if self._attempt is not None:
+            effects.append(SetTimer(TIMER, self._attempt.look_again_ns(now_ns + STEP_NS)))
+        elif self._beginning.busy:
+            effects.append(SetTimer(TIMER, now_ns + BEGIN_STEP_NS))
         return effects
 
     def drop(self) -> None:

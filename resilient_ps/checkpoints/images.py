@@ -19,6 +19,8 @@ from resilient_ps.routing import PEER_PREFIX
 from resilient_ps.storage.shard_index import INDEX_BYTES_MAX, ObjectInfo
 
 POLL_NS = 50_000_000
+POLL_MOST_NS = 400_000_000
+PATIENCE = 8  # it is asked again after one part in so many of the time that no answer has changed in
 ANSWER_NS = 1_000_000_000  # a question without an answer is asked again
 UNKNOWN_NS = 5_000_000_000  # a server that still knows nothing of an image does not make it
 STALL_NS = 600_000_000_000  # a store that takes nothing for so long: the attempt is given up
@@ -64,7 +66,7 @@ class Images:
         self._images = {
             shard: _Image(server, processes.get(server, 0)) for shard, server in by.items()
         }
-        self._told_ns = self._moved_ns = now_ns
+        self._told_ns = self._moved_ns = self._changed_ns = now_ns
         self._patience_ns = int(deadline_s * SECOND_NS)
         self._reach_ns = reach_ns(plan, deadline_s)
         self._poll_at_ns = now_ns
@@ -92,7 +94,8 @@ class Images:
         """Ask those that are not done, if it is time."""
         if self.done or now_ns < self._poll_at_ns:
             return []
-        self._poll_at_ns = now_ns + POLL_NS
+        pause_ns = (now_ns - self._changed_ns) // PATIENCE
+        self._poll_at_ns = now_ns + min(max(pause_ns, POLL_NS), POLL_MOST_NS)
         self._open = {n: q for n, q in self._open.items() if now_ns - q[1] < ANSWER_NS}
         waiting = {server for server, _ in self._open.values()}
         missing = {image.server for image in self._images.values() if image.state != "done"}
@@ -119,7 +122,10 @@ class Images:
                 continue
             said = told.get(str(shard))
             if isinstance(said, dict):
+                before = (image.state, image.text)
                 self._take(shard, image, said, now_ns)
+                if (image.state, image.text) != before:
+                    self._changed_ns = now_ns
             elif now_ns - self._told_ns >= UNKNOWN_NS:
                 self._fail("image", f"server {image.server} makes no image of shard {shard}")
         return True

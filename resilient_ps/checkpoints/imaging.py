@@ -1,7 +1,8 @@
 """A server's part in a checkpoint: the images of its shards are written to the object store.
 
 Theory of operation. While the view shows an open cut, the machine looks every few milliseconds at
-the server's replicas for an image of it (a replica makes one if the cut's entry names this server).
+the server's replicas for an image of it (a replica makes one if the cut's entry names this server),
+and less often the longer there has been nothing to do.
 When the image is reached, it is captured in small steps, so that requests are answered in between;
 a few objects are under way at a time, and what is held in memory for them is bounded. Shards are
 captured one after the other: each image keeps old rows aside until it is whole. When an object
@@ -33,6 +34,8 @@ from resilient_ps.storage.names import CheckpointId
 
 TIMER = "imaging"
 WATCH_NS = 20_000_000  # how often it is looked whether an image is there, or reached
+WATCH_MOST_NS = 200_000_000  # and how seldom, where nothing has come of it for long
+PATIENCE = 16  # it is looked again after one part in so many of the time that nothing has moved for
 STEP_NS = 2_000_000  # between two captures of at most CHUNK_BYTES
 HELD_BYTES_MAX = 64 << 20
 
@@ -60,12 +63,15 @@ class Imaging:
         self._open: tuple[int, CheckpointId] | None = None  # the newest open cut
         self._writings: dict[int, ImageWriting] = {}  # by shard
         self._due_ns = 0  # when the timer is, if it is set
+        self._moved_ns = 0  # when something has happened last
 
     # -- events
 
     def look(self, now_ns: int) -> list[Effect]:
         """The view has changed."""
-        self._open = self._open_cut()
+        before, self._open = self._open, self._open_cut()
+        if self._open != before:
+            self._moved_ns = now_ns
         number = 0 if self._open is None else self._open[0]
         for shard, writing in sorted(self._writings.items()):
             if writing.image.cut.number != number:
@@ -78,9 +84,11 @@ class Imaging:
         """The timer is due: find images, capture, write."""
         self._due_ns = 0
         effects = self._find()
-        self._capture()
+        captured = self._capture()
         effects += self._uploads.again(now_ns)
         effects += self._write(now_ns)
+        if captured or effects:
+            self._moved_ns = now_ns
         return [*effects, *self._tick(now_ns)]
 
     def on_blob(self, event: BlobAnswered | BlobFailed, now_ns: int) -> list[Effect]:
@@ -95,6 +103,7 @@ class Imaging:
                 effects = self._give_up(shard, why, store=True)
             case None:
                 effects = []
+        self._moved_ns = now_ns
         return [*effects, *self._write(now_ns), *self._tick(now_ns)]
 
     def _on_written(self, shard: int, name: str, put: BlobPut) -> list[Effect]:
@@ -125,7 +134,8 @@ class Imaging:
         if self._open is None:
             return []
         can_go_on = self._capturing() is not None and self._has_room()
-        at_ns = now_ns + (STEP_NS if can_go_on else WATCH_NS)
+        pause_ns = (now_ns - self._moved_ns) // PATIENCE
+        at_ns = now_ns + (STEP_NS if can_go_on else min(max(pause_ns, WATCH_NS), WATCH_MOST_NS))
         if 0 < self._due_ns <= at_ns:
             return []
         self._due_ns = at_ns
@@ -193,16 +203,17 @@ class Imaging:
                 return shard
         return None
 
-    def _capture(self) -> None:
-        """One step: about a millisecond of looking, or one piece."""
+    def _capture(self) -> bool:
+        """One step: about a millisecond of looking, or one piece. Is an image being captured?"""
         shard = self._capturing()
         if shard is None:
-            return
+            return False
         writing = self._writings[shard]
         if not writing.begun:
             writing.begin(self._bases.index(shard))
         elif self._has_room():
             writing.capture()
+        return True
 
     def _has_room(self) -> bool:
         waiting = sum([writing.waiting_bytes for writing in self._writings.values()])

@@ -219,7 +219,7 @@ def _open_store(standby: Standby, stack: ExitStack) -> OpenedStore | None:
     if not standby.store:
         return None
     options = store_options(standby.store, concurrency=_blob_threads(standby))
-    store = open_store(standby.store.url, options)
+    store = open_store(standby.store.url, options, apart=True)
     stack.callback(store.close)
     return store
 

@@ -9,28 +9,16 @@
 #include "arrays.h"
 #include "frames.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
 
 namespace resilient_ps {
 namespace {
 
-const uint64_t ALIGNMENT = 16;  // of a request's arrays
 const Py_ssize_t TABLE_FIELDS = 4;
-
-// Epochs and positions, to be compared.
-struct Place {
-    uint64_t incarnation, counter, lsn;
-
-    bool read(PyObject* position) { return position_of(position, &incarnation, &counter, &lsn); }
-    void read(const char* at) {
-        incarnation = get<uint64_t>(at), counter = get<uint64_t>(at + 8);
-        lsn = get<uint64_t>(at + 16);
-    }
-    bool is_before(const Place& other) const {
-        if (incarnation != other.incarnation) return incarnation < other.incarnation;
-        return counter != other.counter ? counter < other.counter : lsn < other.lsn;
-    }
-};
+const int64_t META_KEPT_BYTES = ANSWER_BYTES + MAX_SHARDS * PART_ANSWER_BYTES;
 
 // What a request says of all its parts.
 struct Asked {
@@ -56,15 +44,9 @@ struct Asked {
     }
 
     char* pack_head(char* at, int64_t parts_n, int64_t keys_n, int64_t value_bytes) const {
-        memcpy(at, words.magic, 4);
-        at = put<uint8_t>(at + 4, (uint8_t)words.version);
-        at = put<uint8_t>(at, (uint8_t)kind);
-        at = put<uint8_t>(at, value_bytes ? (uint8_t)dtype : 0);
-        at = put<uint8_t>(at, 0);
-        at = put<uint32_t>(at, (uint32_t)(REQUEST_BYTES + parts_n * PART_BYTES));
-        at = put<uint32_t>(at, (uint32_t)keys_n);
-        at = put<uint64_t>(at, (uint64_t)value_bytes);
-        at = put<uint64_t>(at, number);
+        at = put_head(
+            at, (int)kind, value_bytes ? (int)dtype : 0, REQUEST_BYTES + parts_n * PART_BYTES,
+            (uint64_t)keys_n, value_bytes, number);
         at = put<uint64_t>(at, incarnation);
         at = put<uint32_t>(at, (uint32_t)job);
         at = put<uint32_t>(at, (uint32_t)rank);
@@ -141,32 +123,9 @@ struct Shards {
     }
 };
 
-// Bytes that begin with their arrays aligned; `view` is the frame alone.
-struct Room {
-    Owned view;
-    char* at;
-
-    bool make(int64_t head_bytes, int64_t payload_bytes) {
-        const Py_ssize_t size = (Py_ssize_t)(head_bytes + payload_bytes);
-        Owned bytes(PyBytes_FromStringAndSize(nullptr, size + (Py_ssize_t)ALIGNMENT));
-        if (!bytes) return false;
-        char* start = PyBytes_AS_STRING(bytes.get());
-        const Py_ssize_t pad =
-            (Py_ssize_t)((ALIGNMENT - ((uintptr_t)start + (uint64_t)head_bytes) % ALIGNMENT) %
-                         ALIGNMENT);
-        Owned whole(PyMemoryView_FromObject(bytes.get()));
-        Owned from(PyLong_FromSsize_t(pad)), to(PyLong_FromSsize_t(pad + size));
-        if (!whole || !from || !to) return false;
-        Owned slice(PySlice_New(from.get(), to.get(), nullptr));
-        if (!slice) return false;
-        view.reset(PyObject_GetItem(whole.get(), slice.get()));
-        at = start + pad;
-        return (bool)view;
-    }
-};
-
 // ask(kind, number, incarnation, worker, clock, n, wait_ns, table, order, ranks, seen, last, keys,
-// rows) -> (frame, places), or None
+// rows) -> (frame, places), or None. `places`, of a pull: for each row of the answer, in its order,
+// which of the keys it belongs to.
 PyObject* ask(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     if (!takes(nargs, 14, "ask")) return nullptr;
     Asked asked;
@@ -205,7 +164,7 @@ PyObject* ask(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     {
         WithoutInterpreter released(is_much);
         kernels->group(
-            keys.as<uint64_t>(), n, groups.get(), next, grouped, nullptr, places_at,
+            keys.as<uint64_t>(), n, groups.get(), next, grouped, places_at, nullptr,
             is_push ? rows.as<char>() : nullptr, (char*)(grouped + n), row_bytes);
     }
     if (is_push && !shards.remember(args[5])) return nullptr;
@@ -265,48 +224,180 @@ bool move_on(const Head& head, uint64_t parts_n, PyObject* seen) {
     return true;
 }
 
+// What is hoped for of an answer, and where its rows are to be put.
+struct Hoped {
+    Request request;
+    PyObject* seen;
+    Buffer out;
+    const uint32_t* places;
+    int64_t rows, row_bytes;
+    uint64_t dim;
+
+    // args: frame, seen, places, out
+    bool open(PyObject* const* args) {
+        seen = args[1], rows = row_bytes = 0, dim = 0;
+        if (!request.open(args[0]) || !PyList_Check(seen)) return false;
+        if (request.is_push) return true;
+        rows = (int64_t)request.keys;
+        if (!PyBytes_Check(args[2]) || PyBytes_GET_SIZE(args[2]) != 4 * rows ||
+            !out.open(args[3], "out", "", 1) || out.dimensions() != 2 || out.length(0) != rows)
+            return false;
+        places = (const uint32_t*)PyBytes_AS_STRING(args[2]);
+        dim = (uint64_t)out.length(1);
+        row_bytes = (int64_t)dim * out.itemsize();
+        return true;
+    }
+    // Does this head, with its meta, say what is hoped for?
+    bool is_met_by(const Head& head) const {
+        return head.value_bytes == (uint64_t)(rows * row_bytes) &&
+               all_is_well(head, request, seen, dim);
+    }
+    // The next `n` rows of the answer, the first of which is its number `first`.
+    bool put(const char* from, int64_t first, int64_t n) const {
+        return kernels->scatter(from, places + first, n, out.as<char>(), rows, row_bytes);
+    }
+};
+
+PyObject* refused() {
+    PyErr_Clear();
+    Py_RETURN_FALSE;
+}
+
 // answered(scratch, lo, hi, meta_limit, payload_limit, frame, seen, places, out) -> whether
 // scratch[lo:hi] is the whole answer that was hoped for; then it has been taken in
 PyObject* answered(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     if (!takes(nargs, 9, "answered")) return nullptr;
     Received received;
-    Request request;
-    PyObject *seen = args[6], *places = args[7], *out_of = args[8];
+    Hoped hoped;
     if (!received.open(args)) return nullptr;
     const Head& head = received.head;
     if (!received.begins || head.frame_bytes() != received.hi - received.lo ||
-        !request.open(args[5]) || !PyList_Check(seen))
-        Py_RETURN_FALSE;
-    Buffer out;
-    uint64_t dim = 0;
-    const int64_t n = (int64_t)request.keys;
-    if (!request.is_push) {
-        if (!PyBytes_Check(places) || PyBytes_GET_SIZE(places) != 4 * n ||
-            !out.open(out_of, "out", "", 1) || out.dimensions() != 2 || out.length(0) != n ||
-            head.value_bytes != (uint64_t)out.bytes()) {
-            PyErr_Clear();
-            Py_RETURN_FALSE;
-        }
-        dim = (uint64_t)out.length(1);
-    } else if (head.value_bytes) {
-        Py_RETURN_FALSE;
-    }
-    if (!all_is_well(head, request, seen, dim)) {
-        PyErr_Clear();
-        Py_RETURN_FALSE;
-    }
-    if (!request.is_push &&
-        !kernels->gather(
-            head.payload, n, (const uint32_t*)PyBytes_AS_STRING(places), n, out.as<char>(),
-            (int64_t)dim * out.itemsize()))
-        Py_RETURN_FALSE;
-    if (!move_on(head, request.parts_n, seen)) return nullptr;
+        !hoped.open(args + 5) || !hoped.is_met_by(head) || !hoped.put(head.payload, 0, hoped.rows))
+        return refused();
+    if (!move_on(head, hoped.request.parts_n, hoped.seen)) return nullptr;
     Py_RETURN_TRUE;
+}
+
+// ---------------------------------------------------------------------------------- receive
+
+int64_t now_ns() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
+// The rows of an answer, on their way from a socket that blocks for a short time at most. The same
+// scratch is used again and again: so they are moved on while they are in the cache.
+struct Arriving {
+    const Hoped& hoped;
+    int fd;
+    char* scratch;
+    int64_t scratch_bytes;
+    int64_t done = 0;  // rows
+    int error = 0;     // of errno; 0 at the end of the stream
+
+    int64_t receive(char* to, int64_t bytes) {
+        const ssize_t count = recv(fd, to, (size_t)bytes, 0);
+        error = count < 0 ? errno : 0;
+        return count;
+    }
+    bool is_late() const { return error == EAGAIN || error == EWOULDBLOCK; }
+
+    // The `have` bytes at `at` and what follows them; what is left of them is put where the scratch
+    // begins. False: something has come in between.
+    bool take_all(const char** at, int64_t* have) {
+        for (;;) {
+            const int64_t n = *have / hoped.row_bytes;
+            hoped.put(*at, done, n);
+            done += n;
+            if (done == hoped.rows) return true;
+            *have -= n * hoped.row_bytes;
+            memmove(scratch, *at + n * hoped.row_bytes, (size_t)*have);
+            *at = scratch;
+            const int64_t left = (hoped.rows - done) * hoped.row_bytes - *have;
+            const int64_t room = scratch_bytes - *have;
+            const int64_t count = receive(scratch + *have, left < room ? left : room);
+            if (count <= 0) return false;
+            *have += count;
+        }
+    }
+};
+
+PyObject* failed(int error) {
+    if (error == 0) {
+        PyErr_SetString(PyExc_ConnectionResetError, "the server closed the connection");
+        return nullptr;
+    }
+    errno = error;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+// All rows of an answer, of which `have` bytes are at `at`. False: an error of Python's is set, and
+// the connection is at an end, because what follows is not the beginning of a frame.
+bool receive_rows(Arriving& arriving, const char* at, int64_t have, int64_t until_ns) {
+    const Hoped& hoped = arriving.hoped;
+    for (;;) {
+        bool complete;
+        {
+            WithoutInterpreter released(hoped.rows * hoped.row_bytes >= WORTH_RELEASING_BYTES);
+            complete = arriving.take_all(&at, &have);
+        }
+        if (complete) return true;
+        if (arriving.error == EINTR && PyErr_CheckSignals() == 0) continue;
+        if (arriving.is_late() && now_ns() < until_ns) continue;
+        shutdown(arriving.fd, SHUT_RDWR);
+        if (!PyErr_Occurred()) failed(arriving.error);
+        return false;
+    }
+}
+
+// receive(fd, scratch, meta_limit, payload_limit, until_ns, frame, seen, places, out) -> 0: the
+// answer that was hoped for has been received, and taken in. Else so many bytes have been received
+// into the scratch, and nothing else has happened; -1: none within the socket's patience.
+PyObject* receive(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    if (!takes(nargs, 9, "receive")) return nullptr;
+    Hoped hoped;
+    Buffer scratch;
+    uint64_t meta_limit, payload_limit;
+    const int fd = (int)PyLong_AsLong(args[0]);
+    const int64_t until_ns = PyLong_AsLongLong(args[4]);
+    if (PyErr_Occurred() || !scratch.open(args[1], "scratch", "B", 1)) return nullptr;
+    if (!as_number(args[2], U64, &meta_limit) || !as_number(args[3], U64, &payload_limit) ||
+        !hoped.open(args + 5)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "receive: not a plain call");
+        return nullptr;
+    }
+    Arriving arriving = {hoped, fd, scratch.as<char>(), scratch.bytes()};
+    int64_t count;
+    {
+        WithoutInterpreter released(true);
+        count = arriving.receive(arriving.scratch, arriving.scratch_bytes);
+    }
+    if (count < 0 && (arriving.is_late() || arriving.error == EINTR))
+        return PyErr_CheckSignals() == 0 ? PyLong_FromLong(-1) : nullptr;
+    if (count <= 0) return failed(arriving.error);
+    Head head;
+    char meta[META_KEPT_BYTES];  // as the scratch is used again
+    const bool begins = words.complete && head.read(arriving.scratch, (uint64_t)count, meta_limit,
+                                                    payload_limit, false);
+    const bool is_plain = begins && (uint64_t)count <= head.frame_bytes() &&
+                          head.meta_bytes <= sizeof(meta) && hoped.is_met_by(head) &&
+                          (!hoped.request.is_push || (uint64_t)count == head.frame_bytes()) &&
+                          hoped.row_bytes <= arriving.scratch_bytes;
+    PyErr_Clear();
+    if (!is_plain) return PyLong_FromLongLong(count);
+    memcpy(meta, head.meta, head.meta_bytes);
+    if (!hoped.request.is_push &&
+        !receive_rows(arriving, head.payload, arriving.scratch + count - head.payload, until_ns))
+        return nullptr;
+    head.meta = meta;
+    return move_on(head, hoped.request.parts_n, hoped.seen) ? PyLong_FromLong(0) : nullptr;
 }
 
 PyMethodDef methods[] = {
     {"ask", (PyCFunction)(void (*)(void))ask, METH_FASTCALL, nullptr},
     {"answered", (PyCFunction)(void (*)(void))answered, METH_FASTCALL, nullptr},
+    {"receive", (PyCFunction)(void (*)(void))receive, METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

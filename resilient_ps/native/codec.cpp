@@ -118,17 +118,8 @@ struct Frame {
             nullptr, HEAD_BYTES + meta_bytes + (joined ? payload_bytes : 0)));
         if (!bytes) return false;
         char* at = PyBytes_AS_STRING(bytes.get());
-        memcpy(at, words.magic, 4);
-        at = put<uint8_t>(at + 4, (uint8_t)words.version);
-        at = put<uint8_t>(at, (uint8_t)kind);
-        at = put<uint8_t>(at, (uint8_t)dtype);
-        at = put<uint8_t>(at, 0);
-        at = put<uint32_t>(at, (uint32_t)meta_bytes);
-        at = put<uint32_t>(at, (uint32_t)keys);
-        at = put<uint64_t>(at, (uint64_t)value_bytes);
-        at = put<uint64_t>(at, request);
-        meta = at;
-        payload = joined ? at + meta_bytes : nullptr;
+        meta = put_head(at, kind, dtype, meta_bytes, keys, value_bytes, request);
+        payload = joined ? meta + meta_bytes : nullptr;
         return true;
     }
 

@@ -13,6 +13,7 @@ namespace resilient_ps {
 const int64_t HEAD_BYTES = 32, REQUEST_BYTES = 65, PART_BYTES = 44, ANSWER_BYTES = 4;
 const int64_t PART_ANSWER_BYTES = 53;
 const int KINDS_MAX = 64, STATUSES_MAX = 64, DTYPES_MAX = 8;
+const uint64_t ALIGNMENT = 16;  // of the arrays in a frame
 const uint64_t U32 = 0xFFFFFFFFu, U64 = ~0ull;
 
 // Objects of Python that frames are made of; set once by `set_up`.
@@ -92,6 +93,60 @@ inline bool position_of(PyObject* object, uint64_t* incarnation, uint64_t* count
            as_number(PyTuple_GET_ITEM(epoch, 1), U64, counter) &&
            as_number(PyTuple_GET_ITEM(object, 1), U64, lsn);
 }
+
+// Epochs and positions, to be compared.
+struct Place {
+    uint64_t incarnation, counter, lsn;
+
+    bool read(PyObject* position) { return position_of(position, &incarnation, &counter, &lsn); }
+    void read(const char* at) {
+        incarnation = get<uint64_t>(at), counter = get<uint64_t>(at + 8);
+        lsn = get<uint64_t>(at + 16);
+    }
+    bool is_before(const Place& other) const {
+        if (incarnation != other.incarnation) return incarnation < other.incarnation;
+        return counter != other.counter ? counter < other.counter : lsn < other.lsn;
+    }
+};
+
+// A frame's head; gives where its meta begins.
+inline char* put_head(
+    char* at, int kind, int dtype, int64_t meta_bytes, uint64_t keys, int64_t value_bytes,
+    uint64_t request) {
+    memcpy(at, words.magic, 4);
+    at = put<uint8_t>(at + 4, (uint8_t)words.version);
+    at = put<uint8_t>(at, (uint8_t)kind);
+    at = put<uint8_t>(at, (uint8_t)dtype);
+    at = put<uint8_t>(at, 0);
+    at = put<uint32_t>(at, (uint32_t)meta_bytes);
+    at = put<uint32_t>(at, (uint32_t)keys);
+    at = put<uint64_t>(at, (uint64_t)value_bytes);
+    return put<uint64_t>(at, request);
+}
+
+// Bytes that begin with their arrays aligned; `view` is the frame alone.
+struct Room {
+    Owned view;
+    char* at;
+
+    bool make(int64_t head_bytes, int64_t payload_bytes) {
+        const Py_ssize_t size = (Py_ssize_t)(head_bytes + payload_bytes);
+        Owned bytes(PyBytes_FromStringAndSize(nullptr, size + (Py_ssize_t)ALIGNMENT));
+        if (!bytes) return false;
+        char* start = PyBytes_AS_STRING(bytes.get());
+        const Py_ssize_t pad =
+            (Py_ssize_t)((ALIGNMENT - ((uintptr_t)start + (uint64_t)head_bytes) % ALIGNMENT) %
+                         ALIGNMENT);
+        Owned whole(PyMemoryView_FromObject(bytes.get()));
+        Owned from(PyLong_FromSsize_t(pad)), to(PyLong_FromSsize_t(pad + size));
+        if (!whole || !from || !to) return false;
+        Owned slice(PySlice_New(from.get(), to.get(), nullptr));
+        if (!slice) return false;
+        view.reset(PyObject_GetItem(whole.get(), slice.get()));
+        at = start + pad;
+        return (bool)view;
+    }
+};
 
 struct Head {
     int kind, dtype;

@@ -606,16 +606,25 @@ bool gather(
     return gather_rows<0>(source, rows, order, n, out, row_bytes);
 }
 
+template <int64_t FIXED_BYTES>
+bool scatter_rows(
+    const char* grouped, const uint32_t* order, int64_t n, char* out, int64_t rows,
+    int64_t row_bytes) {
+    const int64_t bytes = FIXED_BYTES ? FIXED_BYTES : row_bytes;
+    for (int64_t i = 0; i < n; i++) {
+        if (i + MOVED_AHEAD < n)
+            __builtin_prefetch(out + order[i + MOVED_AHEAD] * bytes, 1, 3);
+        if (order[i] >= rows) return false;
+        copy_bytes(out + order[i] * bytes, grouped + i * bytes, bytes);
+    }
+    return true;
+}
+
 bool scatter(
     const char* grouped, const uint32_t* order, int64_t n, char* out, int64_t rows,
     int64_t row_bytes) {
-    for (int64_t i = 0; i < n; i++) {
-        if (i + MOVED_AHEAD < n)
-            __builtin_prefetch(out + order[i + MOVED_AHEAD] * row_bytes, 1, 3);
-        if (order[i] >= rows) return false;
-        copy_bytes(out + order[i] * row_bytes, grouped + i * row_bytes, row_bytes);
-    }
-    return true;
+    if (row_bytes == 64) return scatter_rows<64>(grouped, order, n, out, rows, row_bytes);
+    return scatter_rows<0>(grouped, order, n, out, rows, row_bytes);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 //
 // The functions check what would otherwise touch foreign memory: see arrays.h.
 
+#include "answering.h"
 #include "arrays.h"
 #include "asking.h"
 #include "codec.h"
@@ -425,7 +426,8 @@ PyMODINIT_FUNC PyInit__native() {
     PyObject* module = PyModule_Create(&resilient_ps::definition);
     if (module == nullptr) return nullptr;
     if (!resilient_ps::add_codec(module) || !resilient_ps::add_parts(module) ||
-        !resilient_ps::add_asking(module) || !resilient_ps::add_log_codec(module)) {
+        !resilient_ps::add_asking(module) || !resilient_ps::add_answering(module) ||
+        !resilient_ps::add_log_codec(module)) {
         Py_DECREF(module);
         return nullptr;
     }

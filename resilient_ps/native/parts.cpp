@@ -15,7 +15,6 @@
 namespace resilient_ps {
 namespace {
 
-const Py_ssize_t PARTS_MAX = 64;
 const int64_t HEAVY_BYTES = 128 * 1024;  // from here on other processors are woken up
 const int64_t TASK_KEYS = 4096;          // of a pull
 const int64_t TASK_BYTES = 512 * 1024;   // of a dense table
@@ -201,19 +200,6 @@ PyObject* keep_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
 
 // ------------------------------------------------------------------------------------- pull
 
-struct PullPart {
-    TableArrays arrays;
-    const uint64_t* keys;
-    int64_t n, first_task;
-    char* out;
-};
-
-struct Pull {
-    PullPart parts[PARTS_MAX];
-    Py_ssize_t n;
-    int64_t row_bytes;
-};
-
 void pull_part(void* context, int64_t number) {
     Pull& pull = *(Pull*)context;
     Py_ssize_t i = pull.n - 1;
@@ -223,8 +209,25 @@ void pull_part(void* context, int64_t number) {
     const int64_t left = part.n - from;
     kernels->pull_rows[part.arrays.dtype](
         part.arrays.table, part.keys + from, left < TASK_KEYS ? left : TASK_KEYS,
-        part.out + from * part.arrays.table.meta[DIM] * part.arrays.slab.itemsize());
+        part.out + from * part.row_bytes());
 }
+
+}  // namespace
+
+void Pull::add(const uint64_t* keys, int64_t count, char* out) {
+    PullPart& part = parts[n++];
+    part.keys = keys, part.n = count, part.out = out;
+    part.first_task = tasks;
+    tasks += (count + TASK_KEYS - 1) / TASK_KEYS;
+    bytes += count * part.row_bytes();
+}
+
+void Pull::run() {
+    WithoutInterpreter released(bytes >= WORTH_RELEASING_BYTES);
+    run_tasks(pull_part, this, tasks, bytes >= HEAVY_BYTES);
+}
+
+namespace {
 
 // pull_parts(keys, out, counts, tables) -> True, or None
 PyObject* pull_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
@@ -237,27 +240,22 @@ PyObject* pull_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     const int dtype = dtype_of(out);
     if (dtype < 0) return leave_it();
     Pull pull;
-    pull.n = given.n;
-    int64_t first = 0, start = 0, tasks = 0;
+    int64_t first = 0, start = 0;
     for (Py_ssize_t i = 0; i < given.n; i++) {
-        PullPart& part = pull.parts[i];
-        if (!given.count(i, &part.n) ||
-            !part.arrays.open(given.item(i, 0), given.item(i, 1), given.item(i, 2)) ||
-            !part.arrays.open_hyper(given.item(i, 3)) || part.arrays.dtype != dtype)
+        TableArrays& arrays = pull.parts[i].arrays;
+        int64_t count;
+        if (!given.count(i, &count) ||
+            !arrays.open(given.item(i, 0), given.item(i, 1), given.item(i, 2)) ||
+            !arrays.open_hyper(given.item(i, 3)) || arrays.dtype != dtype)
             return leave_it();
-        part.keys = keys.as<uint64_t>() + first;
-        part.out = out.as<char>() + start * out.itemsize();
-        part.first_task = tasks;
-        first += part.n;
-        start += part.n * part.arrays.table.meta[DIM];
-        tasks += (part.n + TASK_KEYS - 1) / TASK_KEYS;
-        if (first > keys.size() || start > out.size()) return leave_it();
+        const int64_t elements = count * arrays.table.meta[DIM];
+        if (first + count > keys.size() || start + elements > out.size()) return leave_it();
+        pull.add(keys.as<uint64_t>() + first, count, out.as<char>() + start * out.itemsize());
+        first += count;
+        start += elements;
     }
     if (first != keys.size() || start != out.size()) return leave_it();
-    {
-        WithoutInterpreter released(out.bytes() >= WORTH_RELEASING_BYTES);
-        run_tasks(pull_part, &pull, tasks, out.bytes() >= HEAVY_BYTES);
-    }
+    pull.run();
     Py_RETURN_TRUE;
 }
 

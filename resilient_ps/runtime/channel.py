@@ -11,6 +11,8 @@ import socket
 import struct
 from typing import Any
 
+from resilient_ps.calls import Folded
+from resilient_ps.engine import native
 from resilient_ps.errors import Unavailable
 from resilient_ps.messages import Hello, Message
 from resilient_ps.routing import Address
@@ -61,6 +63,15 @@ class Channel:
         if not stuck:  # else it leaves when the kernel takes something again
             self.flush()
 
+    def send_frame(self, frame: memoryview) -> None:
+        """As `send_bytes`, while nothing is being sent."""
+        try:
+            sent = self.sock.send(frame)
+        except BlockingIOError:
+            sent = 0
+        if sent < frame.nbytes:
+            self.send_bytes([frame[sent:]])
+
     def flush(self) -> None:
         """Hand over more of what is queued. Raises `OSError`."""
         unsent = self._unsent
@@ -98,6 +109,27 @@ class Channel:
         if take is not None and self.reader.received_whole(count, take):
             return []
         return self.reader.received(count)
+
+    def receive_answer(self, call: Folded, until_ns: int) -> list[Message]:
+        """As `receive`, waiting, but the answer that `call` hopes for is taken in as it comes.
+
+        Once it has begun to come, its end is waited for until `until_ns`.
+        """
+        reader = self.reader
+        scratch = reader.empty_scratch()
+        if scratch is None:
+            return self.receive(wait=True, take=call.take)
+        limits = reader.limits
+        count = native.receive(
+            self.sock.fileno(),
+            scratch,
+            limits.meta_bytes,
+            limits.payload_bytes,
+            until_ns,
+            *call.hoped,
+        )
+        call.over = count == 0
+        return reader.received(count) if count > 0 else []
 
     def close(self) -> None:
         """Close the socket."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 import socket
 import struct
 import termios
@@ -29,6 +30,10 @@ from resilient_ps.wire import GREETING, FrameReader, WireError, encode
 FLUSH_BYTES = 128 * 1024
 """Answers are gathered into one write until they are this large."""
 MAX_REFUSAL_CHARS = 1000
+BUFFERS_MAX = 1_000  # of one gathering write; Linux allows 1,024
+UNIX_SEND_BYTES = 4 << 20
+"""Of a Unix socket's buffer, as far as the system permits: its default holds a fraction of a large
+message, and both ends would wake up for each fraction."""
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
 
 _WASTE = memoryview(bytearray(64 * 1024))
@@ -41,6 +46,12 @@ class Owner(Protocol):
     def on_opened(self, connection: Connection) -> None: ...
 
     def on_messages(self, connection: Connection, messages: list[Message]) -> None: ...
+
+    def answered(
+        self, connection: Connection, scratch: memoryview, lo: int, hi: int, limits: tuple[int, int]
+    ) -> bool:
+        """Was the message in these bytes answered at once, and is it over?"""
+        ...
 
     def on_refused(self, connection: Connection, why: str) -> None:
         """The peer breaks the protocol or a limit; it has been told, and is being closed."""
@@ -76,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._finishing = False
         self._patience: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
+        self._descriptor = -1
 
     # --------------------------------------------------------------------------- for the host
 
@@ -112,6 +124,14 @@ class Connection(asyncio.BufferedProtocol):
         self.flush()
         return False
 
+    def send_bytes(self, buffer: memoryview, until_ns: int) -> None:
+        """Write the bytes of a message, behind what has been gathered."""
+        if not self._until_ns or until_ns < self._until_ns:
+            self._until_ns = until_ns
+        self._outgoing.append(buffer)
+        self._outgoing_messages += 1
+        self.flush()
+
     def flush(self) -> None:
         """Write what has been gathered."""
         if not self._outgoing:
@@ -124,12 +144,28 @@ class Connection(asyncio.BufferedProtocol):
             self._owner.on_expired(self, messages)
             self.abort()
             return
-        self._transport.writelines(buffers)
+        if not self._write_at_once(buffers):
+            self._transport.writelines(buffers)
         unsent_bytes = self._transport.get_write_buffer_size()
         if unsent_bytes > self._unsent_limit:
             what = "what it is sent" if self._is_server else "its answers"
             self._owner.on_refused(self, f"it does not take {what}: {unsent_bytes} bytes wait")
             self.abort()
+
+    def _write_at_once(self, buffers: list[Any]) -> bool:
+        """Give the kernel what it takes, without the transport's detour; True if that was all."""
+        if len(buffers) > BUFFERS_MAX or self._transport.get_write_buffer_size():
+            return False
+        try:
+            sent = os.writev(self._descriptor, buffers)
+        except OSError:  # the transport will find out what it is
+            return False
+        while buffers and sent >= (size := memoryview(buffers[0]).nbytes):
+            sent -= size
+            del buffers[0]
+        if sent:
+            buffers[0] = memoryview(buffers[0])[sent:]
+        return not buffers
 
     def refuse(self, why: str) -> None:
         """Tell the peer why, and finish."""
@@ -163,7 +199,9 @@ class Connection(asyncio.BufferedProtocol):
         )
         self.remote = _remote_name(transport)
         silence_s = self._limits.server_silence_s if self._is_server else 0
-        _configure(transport.get_extra_info("socket"), silence_s)
+        sock = transport.get_extra_info("socket")
+        self._descriptor = sock.fileno()
+        _configure(sock, silence_s)
         self._be_patient(self._limits.greeting_timeout_s)
         self._owner.on_opened(self)
 
@@ -174,6 +212,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._finishing:
             return
         try:
+            if self._reader.received_whole(nbytes, self._take):
+                return
             messages = self._reader.received(nbytes)
         except WireError as error:
             self._refuse_peer(str(error))
@@ -186,6 +226,11 @@ class Connection(asyncio.BufferedProtocol):
                 self.greeted = True
                 self._stop_waiting()
             self._owner.on_messages(self, messages)
+
+    def _take(
+        self, scratch: memoryview, lo: int, hi: int, meta_limit: int, payload_limit: int
+    ) -> bool:
+        return self._owner.answered(self, scratch, lo, hi, (meta_limit, payload_limit))
 
     def eof_received(self) -> bool:
         if not self._finishing:
@@ -250,6 +295,8 @@ def _configure(sock: Any, silence_s: float) -> None:
 
     With `silence_s`, those that leave something unacknowledged are noticed by then.
     """
+    if sock is not None and sock.family == socket.AF_UNIX:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BYTES)
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

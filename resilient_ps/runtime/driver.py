@@ -131,9 +131,14 @@ class Driver:
         self, call: QuickCall, channel: Channel, now_ns: int, deadline_s: float
     ) -> QuickCall:
         call.op = self.next_op()
-        self._hand_over(channel, [call.frame])
-        if channel.sending:
-            self._send_rest([channel], now_ns + int(deadline_s * 1e9))
+        try:
+            channel.send_frame(call.frame)
+        except OSError:
+            self._lose(channel.peer, refused=False)
+        else:
+            if channel.sending:
+                self._poll.modify(channel, select.POLLIN | select.POLLOUT)
+                self._send_rest([channel], now_ns + int(deadline_s * 1e9))
         return call
 
     def _receive_answer(self, call: Folded, deadline_ns: int) -> None:
@@ -141,7 +146,11 @@ class Driver:
         channel, now_ns = self._only_channel(), time.monotonic_ns()
         if channel is None or self._events or now_ns + RECEIVE_PATIENCE_NS > deadline_ns:
             return
-        self._receive(channel, call.take, wait=True)
+        try:
+            for message in channel.receive_answer(call, deadline_ns):
+                self._events.append(MessageArrived(channel.peer, message))
+        except (OSError, WireError):
+            self._lose(channel.peer, refused=False)
         if call.over:
             self._resolved[call.op] = Resolved(call.op)
             self.perform(self.session.settle(call, now_ns))

@@ -29,6 +29,7 @@ import uvloop
 
 from resilient_ps.coordinator.kv import Kv, KvCall, KvWatch
 from resilient_ps.machine import (
+    AnswerBytes,
     Drop,
     Effect,
     Event,
@@ -94,6 +95,7 @@ class Host:
         ready: Callable[[], None] | None = None,
     ) -> None:
         self._machine = machine
+        self._answer_bytes: AnswerBytes | None = getattr(machine, "answer_bytes", None)
         self._listening = listening
         self._directory = directory
         self._hello = hello
@@ -175,6 +177,22 @@ class Host:
             self._crash(type(event).__name__, error)
         finally:
             self._stepping = False
+
+    def answered(
+        self, connection: Connection, scratch: memoryview, lo: int, hi: int, limits: tuple[int, int]
+    ) -> bool:
+        if self._answer_bytes is None or self._over():
+            return False
+        try:
+            now_ns = self._clock.now_ns()
+            answer = self._answer_bytes(connection.peer, scratch, lo, hi, limits, now_ns)
+        except Exception as error:
+            self._crash("bytes", error)
+            return True
+        if answer is None:
+            return False
+        connection.send_bytes(*answer)
+        return True
 
     def _perform(self, effect: Effect) -> None:
         match effect:

@@ -65,26 +65,29 @@ _SPAWNER = _Spawner()
 
 def spawn(
     command: Sequence[str],
-    log: Path,
+    log: Path | None,
     *,
     stdout: int | IO[bytes] | None = None,
     environment: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Starts `command` (an absolute path and arguments). Standard error is appended to `log`, and
-    standard output too unless `stdout` (as for `Popen`) says otherwise. `environment` is
-    set beside what this process has. The child has a session of its own, so that Ctrl-C in a
-    terminal reaches only this process, which then stops it in order.
+    """Starts `command` (an absolute path and arguments). Standard error is appended to `log` (None:
+    to this process's own), and standard output too unless `stdout` (as for `Popen`) says otherwise.
+    `environment` is set beside what this process has, and `pass_fds` are open in the child, too. The
+    child has a session of its own, so that Ctrl-C in a terminal reaches only this process, which
+    then stops it in order.
     """
     wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
     def start() -> subprocess.Popen[bytes]:
-        with log.open("ab") as sink:
+        with os.fdopen(os.dup(2), "ab") if log is None else log.open("ab") as sink:
             return subprocess.Popen(
                 wrapper,
                 stdin=subprocess.DEVNULL,
                 stdout=sink if stdout is None else stdout,
                 stderr=sink,
                 start_new_session=True,
+                pass_fds=pass_fds,
                 env=None if environment is None else {**os.environ, **environment},
             )
 

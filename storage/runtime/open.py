@@ -29,6 +29,8 @@ from resilient_ps.storage.blobs import (
 )
 from resilient_ps.storage.prefixed import PrefixedBlobs
 from resilient_ps.storage.requests import check_name
+from resilient_ps.storage.runtime.apart import BlobsApart
+from resilient_ps.storage.runtime.arena import SHARES_MEMORY
 from resilient_ps.storage.runtime.directory import DirectoryBlobs
 from resilient_ps.storage.runtime.metrics import StoreMetrics
 from resilient_ps.storage.runtime.options import StoreOptions, options_from
@@ -74,17 +76,22 @@ class OpenedStore:
         self._blobs.close()
 
 
-def open_store(url: str, options: StoreOptions | None = None) -> OpenedStore:
+def open_store(
+    url: str, options: StoreOptions | None = None, *, apart: bool = False
+) -> OpenedStore:
     """The store at `url`; nothing is asked of S3 yet. Without `options`: see `options_from`.
 
-    A folder is made if there is none. `BadInput` for what is no such URL.
+    A folder is made if there is none. `BadInput` for what is no such URL. `apart`: a process of its
+    own transfers what is large, for a process that must not be disturbed; not of a folder.
     """
-    metrics = StoreMetrics()
+    metrics, options = StoreMetrics(), options or options_from(os.environ)
     if url.startswith("s3:"):
         bucket, prefix = parse_s3(url)
         from resilient_ps.storage.runtime.s3 import S3Blobs  # half a second, for those who need it
 
-        blobs: Blobs = S3Blobs(bucket, options or options_from(os.environ), metrics)
+        blobs: Blobs = S3Blobs(bucket, options, metrics)
+        if apart and SHARES_MEMORY:
+            blobs = BlobsApart(blobs, bucket, options, metrics)
         if prefix:
             blobs = PrefixedBlobs(blobs, f"{prefix}/")
         return OpenedStore(url, blobs, metrics)

@@ -45,7 +45,6 @@ from resilient_ps.storage.blobs import (
     BlobRequest,
     BlobResult,
     BlobsDeleted,
-    Bytes,
     DeleteBlobs,
     GetBlob,
     ListBlobs,
@@ -283,7 +282,9 @@ class S3Blobs:
             nbytes = int(answer["ContentLength"])
             size = _size_in(answer, nbytes, request)
             check_size(request, nbytes)
-            data = _read(body, nbytes, self._attempt_deadline_s(nbytes))
+            memory = _memory(nbytes, request.into)
+            _read(body, memory, self._attempt_deadline_s(nbytes))
+        data = memory if nbytes >= LARGE_BYTES else bytes(memory)
         return BlobGot(data, answer["ETag"].strip('"'), size)
 
     def _head(self, name: str) -> BlobGot:
@@ -365,15 +366,20 @@ def _size_in(answer: dict[str, Any], nbytes: int, request: GetBlob) -> int:
     return nbytes
 
 
-def _read(body: Any, nbytes: int, deadline_s: float) -> Bytes:
-    """The whole answer; a large one in a buffer, which whoever decodes it can use in place."""
-    data = receiving(nbytes) if nbytes >= LARGE_BYTES else memoryview(bytearray(nbytes))
-    left = data
+def _memory(nbytes: int, into: memoryview | None) -> memoryview:
+    """For an answer; of a large one, whoever decodes it can use it in place."""
+    if nbytes < LARGE_BYTES:
+        return memoryview(bytearray(nbytes))
+    return receiving(nbytes) if into is None or len(into) < nbytes else into[:nbytes]
+
+
+def _read(body: Any, memory: memoryview, deadline_s: float) -> None:
+    """The whole answer."""
+    left = memory
     while left:  # `readinto` raises when it breaks off before the end
         left = left[body.readinto(left[:READ_BYTES]) :]
         if time.monotonic() > deadline_s:
-            raise StoreUnavailable(f"the store takes too long to send {nbytes} bytes")
-    return data if nbytes >= LARGE_BYTES else bytes(data)
+            raise StoreUnavailable(f"the store takes too long to send {len(memory)} bytes")
 
 
 def _info(entry: dict[str, Any]) -> BlobInfo:

@@ -105,6 +105,7 @@ def hurt_cluster(
     min_in_sync: int = 1,
     shards: int = 6,
     members: int = 1,
+    lease_ttl_s: int = LEASE_TTL_S,
     options: Callable[[EtcdProcess], Mapping[str, Sequence[str]]] | None = None,
 ) -> Iterator[Hurt]:
     """`members`: of etcd. `options`: further ones of single servers, when etcd runs."""
@@ -113,7 +114,7 @@ def hurt_cluster(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         etcd = stack.enter_context(start_etcd(members=members, heartbeat_ms=20, election_ms=200))
-        flags = ["--lease-ttl", str(LEASE_TTL_S), "--shards", str(shards)]
+        flags = ["--lease-ttl", str(lease_ttl_s), "--shards", str(shards)]
         processes = LocalCluster(
             servers,
             replicas=replicas,

@@ -263,10 +263,10 @@ def short_folder() -> Iterator[Path]:
     ("moment", "store"),
     [
         ("network.log", "folder"),
-        ("e0.log", "folder"),
+        pytest.param("e0.log", "folder", marks=pytest.mark.soak),
         ("store.log", "seaweedfs"),
-        ("s1.log", "folder"),
-        ("w0.log", "seaweedfs"),
+        pytest.param("s1.log", "folder", marks=pytest.mark.soak),
+        ("w0.log", "folder"),
         ("raise", "folder"),
     ],
 )

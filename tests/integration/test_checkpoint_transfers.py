@@ -22,7 +22,7 @@ from resilient_ps.storage.manifest import Manifest
 from resilient_ps.storage.runtime.open import open_store
 from resilient_ps.storage.runtime.seaweedfs import SeaweedFS, find_weed
 
-ACCOUNTS = 20_000
+ACCOUNTS = 60_000
 DIM = 2
 RANKS = 2
 SLOW_BYTES_PER_S = 1_000_000

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
-from crew import LEASE_TTL_S, Hurt, eventually, hurt_cluster, ranks_at_work
+from crew import Hurt, eventually, hurt_cluster, ranks_at_work
 
 from resilient_ps.chaos.faults.links import Rule
 from resilient_ps.chaos.live.network import Network
@@ -15,6 +15,7 @@ from resilient_ps.coordinator.runtime.processes import EtcdProcess
 from resilient_ps.errors import Unavailable
 
 MEMBERS = 3
+LEASE_TTL_S = 4  # servers must keep their leases also where the machine is slow
 HANGS_SOAK = 40
 
 
@@ -31,7 +32,14 @@ def cluster(network: Network) -> Iterator[Hurt]:
         ways = [network.open(f"e{n}", endpoint) for n, endpoint in enumerate(etcd.endpoints)]
         return {"s1": ("--etcd", ",".join(ways))}
 
-    with hurt_cluster(3, replicas=3, shards=3, members=MEMBERS, options=options) as hurt:
+    with hurt_cluster(
+        3,
+        replicas=3,
+        shards=3,
+        members=MEMBERS,
+        lease_ttl_s=LEASE_TTL_S,
+        options=options,
+    ) as hurt:
         yield hurt
 
 

@@ -156,7 +156,7 @@ def test_a_reader_sees_the_rows_and_cannot_push(
 
 def test_a_pull_that_waits_in_vain_names_the_rank(cluster: RunningCluster, name: str) -> None:
     with (
-        cluster.connect(deadline_s=1.0) as client,
+        cluster.connect(deadline_s=3.0) as client,
         client.worker(name, rank=0, of=2, consistency=ps.BSP()) as worker,
     ):
         table = worker.sparse_table(name, dim=1, optimiser=ps.Sum())
@@ -306,7 +306,7 @@ def test_a_server_that_dies_is_named_with_its_shard_also_when_it_is_back() -> No
     flags = ["--lease-ttl", "1"]
     with (
         ps.local_cluster(2, replicas=1, coordination="embedded", server_flags=flags) as cluster,
-        cluster.connect(deadline_s=1.0) as client,
+        cluster.connect(deadline_s=2.0) as client,
     ):
         worker = client.worker("job", rank=0, of=1, consistency="asp")
         table = worker.sparse_table("t", dim=1, optimiser=ps.Sum())
@@ -322,6 +322,6 @@ def test_a_server_that_dies_is_named_with_its_shard_also_when_it_is_back() -> No
             if "s2 was restarted, empty" in str(caught.value):
                 break
         with pytest.raises(ps.Unavailable, match=r"shard .* s2 was restarted, empty"):
-            cluster.connect(deadline_s=0.1)
+            cluster.connect(deadline_s=2.0)
         with pytest.raises(ps.DeadlineExceeded, match=r"\bs2\b"):
             worker.close()  # the push is still on its way

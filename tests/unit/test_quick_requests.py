@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served_node import CLIENT, SECOND_NS, Served, ask, serving
+from served_node import CLIENT, KEYS, SECOND_NS, Served, ask, elsewhere, serving
 
 from resilient_ps.consistency import ASP, BSP, SSP, Consistency, JobSpec, Tasks
 from resilient_ps.engine import native
 from resilient_ps.ids import NOWHERE, READER, Epoch, Position, WorkerId
 from resilient_ps.machine import MessageArrived, Send
 from resilient_ps.messages import Answer, Kind, Part, PartAnswer, Request, Status
+from resilient_ps.quick_pulls import PLANS_MAX, QUICK_BYTES_MAX, QuickPulls
 from resilient_ps.quick_requests import answer_quickly
 from resilient_ps.quotas import NOTHING, WITHOUT_END, Give, Given, Settle, Size
 from resilient_ps.tables.allowance import Allowance
 from resilient_ps.tables.optimisers import SGD, Adagrad, Adam, Sum
 from resilient_ps.tables.spec import DenseSpec, SparseSpec, TableSpec
+from resilient_ps.wire import FrameReader, encode
 
 if native is None:
     pytest.skip("there is no native module here", allow_module_level=True)
@@ -48,22 +51,49 @@ def prepared(mode: Consistency, *, quick: bool) -> Served:
     return served
 
 
-def said(served: Served, request: Request) -> list[tuple[int, PartAnswer, list[Any], int]]:
+Said = list[tuple[int, PartAnswer, list[Any], int]]
+
+
+def said(served: Served, request: Request) -> Said:
     """Per part: its answer and its values, and until when they may be sent."""
-    found = []
-    for effect in served.node.handle(MessageArrived(CLIENT, request), served.now_ns):
-        if not isinstance(effect, Send):
-            continue
-        answer = effect.message
-        assert isinstance(answer, Answer)
-        flat = np.concatenate(answer.values) if answer.values else np.empty(0)
-        start = 0
-        for part in answer.parts:
-            stop = start + part.elements
-            found.append((answer.request, part, flat[start:stop].tolist(), effect.until_ns))
-            start = stop
-        assert start == flat.size
+    effects = served.node.handle(MessageArrived(CLIENT, request), served.now_ns)
+    return [
+        each
+        for effect in effects
+        if isinstance(effect, Send)
+        for each in parts_of(effect.message, effect.until_ns)
+    ]
+
+
+def parts_of(answer: Any, until_ns: int) -> Said:
+    assert isinstance(answer, Answer)
+    flat = np.concatenate(answer.values) if answer.values else np.empty(0)
+    found, start = [], 0
+    for part in answer.parts:
+        stop = start + part.elements
+        found.append((answer.request, part, flat[start:stop].tolist(), until_ns))
+        start = stop
+    assert start == flat.size
     return found
+
+
+def by_bytes(served: Served, request: Request, peer: str = CLIENT) -> Said | None:
+    """As `said`, where the bytes of the request are answered with bytes."""
+    frame = memoryview(b"".join(map(bytes, encode(request))))
+    limits = 1 << 20, 1 << 26
+    answer = served.node.answer_bytes(peer, frame, 0, len(frame), limits, served.now_ns)
+    if answer is None:
+        return None
+    data, until_ns = answer
+    reader, messages = FrameReader(), list[Any]()
+    while data.nbytes:
+        buffer = reader.get_buffer()
+        count = min(len(data), len(buffer))
+        buffer[:count] = data[:count]
+        data = data[count:]
+        messages += reader.received(count)
+    (message,) = messages
+    return parts_of(message, until_ns)
 
 
 def digests(served: Served) -> list[tuple[str, Position]]:
@@ -90,6 +120,13 @@ def elements_of(table: int, keys: Any) -> int:
 
     layout = DenseLayout(spec, len(SHARDS))
     return sum(layout.block_elements(int(key)) for key in keys if key < layout.blocks)
+
+
+def pull(keys: Any = (1, 2), **more: Any) -> Request:
+    keys = np.asarray(keys, np.uint64)
+    parts = tuple(Part(shard, count=len(keys)) for shard in SHARDS)
+    fields = {"worker": ME, "clock": 1, "table": 1, **more}
+    return Request(Kind.PULL, 6, parts, 1, keys=np.tile(keys, 4), **fields)
 
 
 @st.composite
@@ -130,7 +167,11 @@ def requests(draw: st.DrawFn, number: int) -> Request:
 def test_both_ways_say_and_do_the_same(mode: Consistency, stream: tuple[Request, ...]) -> None:
     quick, usual = both(mode)
     for request in stream:
-        assert said(quick, request) == said(usual, request)
+        expected = said(usual, request)
+        before = by_bytes(quick, request)  # where there is a plan already
+        assert (said(quick, request) if before is None else before) == expected
+        if request.kind is Kind.PULL and expected:
+            assert by_bytes(quick, request) in (None, expected)
     assert digests(quick) == digests(usual)
 
 
@@ -159,9 +200,91 @@ def test_plain_requests_really_go_the_quick_way() -> None:
     assert answer is not None
     assert [part.status for part in answer.parts] == [Status.OK] * 4
     assert answer_quickly(push(2, 1, [1, 2]), replicas) is None  # a repeat
-    parts = tuple(Part(shard, count=1) for shard in SHARDS)
-    pull = Request(Kind.PULL, 6, parts, 1, ME, 1, table=1, keys=np.ones(4, np.uint64))
-    assert answer_quickly(pull, replicas) is not None
+    assert by_bytes(served, pull()) is None  # the first one makes a plan
+    said(served, pull())
+    said(served, push(3, 2, range(400)))  # which makes the table grow
+    assert by_bytes(served, pull(range(300))) == said(served, pull(range(300)))
+
+
+@pytest.mark.parametrize("wrong", ["more keys", "newer", "another shard", "wide", "large"])
+def test_bytes_that_are_no_plain_pull_are_left_to_the_usual_way(wrong: str) -> None:
+    served = prepared(ASP(), quick=True)
+    said(served, push(1, 0, [1, 2]))
+    said(served, pull())
+    assert by_bytes(served, pull()) is not None
+    request = pull()
+    first, *rest = request.parts
+    if wrong == "more keys":
+        first = first._replace(count=first.count + 1)
+    elif wrong == "newer":
+        first = first._replace(seen=Position(Epoch(1, 1), 999))
+    elif wrong == "another shard":
+        first = first._replace(shard=7)
+    elif wrong == "wide":
+        first = first._replace(elements=3)
+    else:
+        first = first._replace(count=QUICK_BYTES_MAX // 12)
+        request.keys = np.concatenate([np.ones(first.count, np.uint64), request.keys[2:]])
+    request.parts = (first, *rest)
+    assert by_bytes(served, request) is None
+
+
+def fence(served: Served) -> None:
+    ask(served, Kind.FENCE, *SHARDS, worker=LATE)
+
+
+def drop_table(served: Served) -> None:
+    ask(served, Kind.DROP_TABLE, 2, table=1)
+
+
+def lose_a_shard(served: Served) -> None:
+    served.put(KEYS.shard(1), elsewhere(1))
+
+
+def be_late(served: Served) -> None:
+    served.now_ns += 100 * SECOND_NS
+
+
+HAPPENINGS = (fence, drop_table, lose_a_shard, be_late)
+
+
+@pytest.mark.parametrize("happens", HAPPENINGS)
+def test_what_happens_between_two_pulls_is_seen(happens: Callable[[Served], None]) -> None:
+    quick, usual = both(ASP())
+    for served in (quick, usual):
+        said(served, push(1, 0, [1, 2]))
+        said(served, pull())
+        happens(served)
+    assert by_bytes(quick, pull()) is None
+    assert said(quick, pull()) == said(usual, pull())
+
+
+@pytest.mark.parametrize("happens", HAPPENINGS[:2])
+def test_control_a_plan_that_is_not_forgotten_answers_wrongly(
+    happens: Callable[[Served], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QuickPulls, "forget", lambda pulls: None)
+    served = prepared(ASP(), quick=True)
+    said(served, push(1, 0, [1, 2]))
+    said(served, pull())
+    happens(served)
+    assert by_bytes(served, pull()) is not None
+
+
+def test_who_has_not_said_hello_gets_no_bytes() -> None:
+    served = prepared(ASP(), quick=True)
+    said(served, pull())
+    assert by_bytes(served, pull()) is not None
+    assert by_bytes(served, pull(), peer="client:2") is None
+
+
+def test_plans_are_limited() -> None:
+    served = prepared(ASP(), quick=True)
+    pulls = served.node._requests.quick_pulls
+    for clock in range(1, PLANS_MAX + 10):
+        said(served, pull(clock=clock))
+        assert len(pulls._plans) <= PLANS_MAX
+    assert by_bytes(served, pull(clock=PLANS_MAX + 9)) is not None
 
 
 def test_pushes_beside_images_go_the_quick_way_and_images_keep_their_rows() -> None:
