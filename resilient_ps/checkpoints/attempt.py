@@ -11,6 +11,9 @@ from resilient_ps.coordinator.cuts import CutPlan
 from resilient_ps.coordinator.fields import JsonObject
 from resilient_ps.coordinator.records import CheckpointRecord
 
+STEP_NS = 50_000_000  # how often to look while there is something under way
+SLOW_STEP_NS = 500_000_000
+
 Stage: TypeAlias = Literal["telling", "imaging", "publishing", "recording", "aborting", "closing"]
 
 
@@ -30,11 +33,13 @@ class Attempt:
     failure: Failure | None = None
     look_ref: int = 0  # is there a manifest already, of a coordinator before us?
 
-    def look_again_ns(self, earliest_ns: int) -> int:
-        """When time may bring it forward: while images are waited for, when they are asked for."""
-        if self.stage != "imaging" or self.images is None or self.images.done:
-            return earliest_ns
-        return max(earliest_ns, self.images.next_ns)
+    def look_again_ns(self, now_ns: int) -> int:
+        """When time may bring it forward; what shards and servers answer does so by itself."""
+        if self.stage == "telling":
+            return now_ns + SLOW_STEP_NS  # only to see that it does not take for ever
+        if self.stage == "imaging" and self.images is not None and not self.images.done:
+            return max(now_ns + STEP_NS, self.images.next_ns)
+        return now_ns + STEP_NS
 
     def status(self, shards: int, now_ns: int) -> JsonObject:
         """For people."""

@@ -72,6 +72,14 @@ class Beginning:
         """Is an attempt about to begin?"""
         return self._wanted or self._clocks.asking
 
+    @property
+    def next_ns(self) -> int:
+        """When time may bring it forward, while it is busy."""
+        last = self._clocks.last
+        if self._clocks.asking:
+            return self._clocks.ends_ns
+        return 0 if last is None else last.heard_ns + APART_NS
+
     def drop(self) -> None:
         """We are not the coordinator (any more)."""
         self._clocks.drop()

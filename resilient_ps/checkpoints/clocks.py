@@ -103,6 +103,11 @@ class Clocks:
         """Is a reading under way?"""
         return self._coming is not None
 
+    @property
+    def ends_ns(self) -> int:
+        """When servers that are silent are waited for no more; 0: no reading is under way."""
+        return 0 if self._coming is None else self._coming.at_ns + ANSWER_NS
+
     def ask(self, servers: Iterable[str], now_ns: int) -> list[Effect]:
         """Begin a reading, unless one is under way."""
         self.look(now_ns)

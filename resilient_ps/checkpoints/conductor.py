@@ -64,8 +64,7 @@ from resilient_ps.storage.names import CheckpointId, manifest_name
 
 TIMER = "coordinator/checkpoints"
 TIMERS = frozenset({TIMER, publishing.TIMER})
-STEP_NS = 50_000_000  # how often to look while there is something under way
-BEGIN_STEP_NS = 20_000_000  # and while somebody waits for it to begin
+BEGIN_STEP_NS = 20_000_000  # how often to look, at most, while somebody waits for one to begin
 FIGURES_NS = 1_000_000_000
 WHY_CHARS_MAX = 500
 
@@ -112,9 +111,10 @@ class Conductor:
             self._figures = figures(self._view, self._settings, wall_s, failures)
             self._figures_at_ns = now_ns + FIGURES_NS
         if self._attempt is not None:
-            effects.append(SetTimer(TIMER, self._attempt.look_again_ns(now_ns + STEP_NS)))
+            effects.append(SetTimer(TIMER, self._attempt.look_again_ns(now_ns)))
         elif self._beginning.busy:
-            effects.append(SetTimer(TIMER, now_ns + BEGIN_STEP_NS))
+            again_ns = max(now_ns + BEGIN_STEP_NS, self._beginning.next_ns)
+            effects.append(SetTimer(TIMER, again_ns))
         return effects
 
     def drop(self) -> None:

@@ -35,7 +35,7 @@ from resilient_ps.storage.names import CheckpointId
 TIMER = "imaging"
 WATCH_NS = 20_000_000  # how often it is looked whether an image is there, or reached
 WATCH_MOST_NS = 200_000_000  # and how seldom, where nothing has come of it for long
-PATIENCE = 16  # it is looked again after one part in so many of the time that nothing has moved for
+PATIENCE = 8  # it is looked again after one part in so many of the time that nothing has moved for
 STEP_NS = 2_000_000  # between two captures of at most CHUNK_BYTES
 HELD_BYTES_MAX = 64 << 20
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import socket
 import sys
@@ -46,7 +45,7 @@ from resilient_ps.storage.runtime.metrics import StoreMetrics
 from resilient_ps.storage.runtime.options import StoreOptions
 
 PROGRAM = "resilient_ps.storage.runtime.apart_process"
-IDLE_S = 10.0  # without a large object: then the process ends
+IDLE_S = 60.0  # without a large object: then the process ends
 _ERRORS = {
     each.__name__: each
     for each in (blobs.BlobMissing, blobs.BlobExists, StoreUnavailable, errors.BadInput, Bug)

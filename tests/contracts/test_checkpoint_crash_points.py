@@ -3,7 +3,8 @@
 A run on the model tells the steps; on a directory and on an S3 server it takes the same ones. Then
 the run is made again for each step, below a prefix of its own, and somebody dies there: before or
 after an object is written or deleted, or etcd is told. What checkpoints hold is read from the
-store that is tested. By default one step of each kind is struck, and all of them with `soak`.
+store that is tested. By default one step is struck of each kind that changes the store, and all of
+them with `soak`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from resilient_ps.storage.prefixed import PrefixedBlobs
 Fresh = Callable[[], PrefixedBlobs]
 STRUCK: dict[Victim, tuple[str, ...]] = {
     "the process": ("chunks", "index"),  # else it is the coordinator
-    "the coordinator": ("index", "manifest", "delete", "etcd"),
-    "all servers": ("",),
+    "the coordinator": ("index", "manifest", "delete objects"),
+    "all servers": ("chunks", "manifest", "delete objects"),
 }
 """Steps of which kinds the default run strikes, by victim."""
 _NUMBERS = itertools.count()
@@ -157,7 +158,7 @@ def test_the_kinds_of_steps_are_those_of_a_whole_checkpoint() -> None:
 
 
 @pytest.mark.parametrize("victim", STRUCK)
-def test_a_crash_at_each_kind_of_step_leaves_a_usable_checkpoint_and_a_later_one_succeeds(
+def test_a_crash_at_each_kind_of_write_leaves_a_usable_checkpoint_and_a_later_one_succeeds(
     fresh: Fresh, victim: Victim
 ) -> None:
     struck = [s for s in one_of_each_kind() if any(what in s.what for what in STRUCK[victim])]

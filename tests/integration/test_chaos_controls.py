@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_process import Shell
 
 from resilient_ps.chaos.live.run_plan import RunPlan
 from resilient_ps.chaos.live.scenarios.catalogue import SCENARIOS
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.skipif(find_etcd() is None, reason="no etcd binary (apt
 
 COMMAND = [sys.executable, "-m", "resilient_ps.cli.main"]
 DEADLINE_S = 110.0
+SHORT = "commit-gate"  # the scenario of the default run that must hold
 
 
 class Silent:
@@ -33,6 +35,11 @@ class Silent:
     def show(self, now: object) -> None: ...
 
 
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
 def broken(result: RunResult) -> list[str]:
     return [each.checker for each in result.judged if each.outcome == "false"]
 
@@ -41,7 +48,9 @@ def test_there_is_a_scenario_for_everything_that_can_be_switched_off() -> None:
     assert SCENARIOS.keys() == UNSAFE.keys()
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(s, marks=[] if s == SHORT else pytest.mark.soak) for s in SCENARIOS]
+)
 def test_with_all_rules_the_scenario_holds(name: str, tmp_path: Path) -> None:
     result = play(RunPlan(scenario=name), Silent(), keep=tmp_path)
     assert result.verdict == "held", (result.why, result.judged)
@@ -63,21 +72,16 @@ def test_without_the_rule_the_right_checker_finds_it_broken(
     assert result.command.endswith(f"chaos run --unsafe-disable {name}")
 
 
-def run(*words: str, allowed: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != ALLOWED_BY}
-    return subprocess.run(
-        [*COMMAND, *words],
-        env={**environment, **({ALLOWED_BY: allowed} if allowed else {})},
+def test_the_command_names_the_checker_and_exits_1(tmp_path: Path) -> None:
+    written = tmp_path / "result.json"
+    done = subprocess.run(
+        [*COMMAND, "chaos", "run", "--unsafe-disable", "dedup", "--json", str(written)],
+        env={**os.environ, ALLOWED_BY: "1"},
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
         check=False,
     )
-
-
-def test_the_command_names_the_checker_and_exits_1(tmp_path: Path) -> None:
-    written = tmp_path / "result.json"
-    done = run("chaos", "run", "--unsafe-disable", "dedup", "--json", str(written), allowed="1")
     assert done.returncode == 1, done.stderr
     assert "every push is applied once" in done.stdout
     told = json.loads(written.read_text())
@@ -88,16 +92,16 @@ def test_the_command_names_the_checker_and_exits_1(tmp_path: Path) -> None:
 @pytest.mark.parametrize("allowed", ["", "0", "yes"])
 @pytest.mark.parametrize("command", [("chaos", "run"), ("server", "--etcd", "127.0.0.1:1")])
 def test_it_is_refused_where_the_environment_does_not_allow_it(
-    command: tuple[str, ...], allowed: str
+    shell: Shell, command: tuple[str, ...], allowed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = run(*command, "--unsafe-disable", "dedup", allowed=allowed)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert "loses and doubles updates" in done.stderr
-    assert f"{ALLOWED_BY}=1" in done.stderr
+    monkeypatch.setenv(ALLOWED_BY, allowed)
+    ended = shell(*command, "--unsafe-disable", "dedup")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.count("\n") == 1
+    assert "loses and doubles updates" in ended.err
+    assert f"{ALLOWED_BY}=1" in ended.err
 
 
-def test_servers_do_not_advertise_it() -> None:
-    assert "unsafe" not in run("server", "--help").stdout
-    assert "--unsafe-disable" in run("chaos", "run", "--help").stdout
+def test_servers_do_not_advertise_it(shell: Shell) -> None:
+    assert "unsafe" not in shell("server", "--help").out
+    assert "--unsafe-disable" in shell("chaos", "run", "--help").out

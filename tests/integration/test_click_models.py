@@ -135,7 +135,7 @@ def references(flights: Data) -> Callable[[str], float]:
     ("mode", "reference"),
     [
         ("bsp", "numpy"),
-        ("asp", "numpy"),
+        pytest.param("asp", "numpy", marks=pytest.mark.soak),
         pytest.param("ssp:2", "numpy", marks=pytest.mark.soak),
         pytest.param("bsp", "torch", marks=pytest.mark.soak),
     ],

@@ -100,7 +100,7 @@ def test_a_server_that_hears_late_of_every_change_acts_on_nothing_that_is_over(
     cluster.settle()
     late = network.apply(Rule("delay", way="answers", delay_s=0.5))
     with ranks_at_work(cluster) as ranks:
-        for name in ("s2", "s3", "s2"):
+        for name in ("s2", "s3"):
             before = cluster.records.led_by(name)
             cluster.processes.kill(name)
             for rank in ranks:

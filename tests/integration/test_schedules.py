@@ -113,7 +113,12 @@ def given(*values: object) -> pytest.MarkDecorator:
 
 @pytest.mark.parametrize(
     "ranks",
-    [(2, mode, schedule) for mode in ("bsp", "ssp:2") for schedule in ("static", "dynamic")],
+    [
+        (2, "bsp", "static"),
+        (2, "ssp:2", "dynamic"),
+        pytest.param((2, "bsp", "dynamic"), marks=pytest.mark.soak),
+        pytest.param((2, "ssp:2", "static"), marks=pytest.mark.soak),
+    ],
     indirect=True,
     ids=lambda values: "-".join(map(str, values)),
 )
