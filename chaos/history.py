@@ -94,6 +94,7 @@ class History:
     _numbers: int = 0
     _joined: list[Operation] = field(default_factory=list)
     _joined_at: int = -1  # how many records there were
+    _of_action: dict[str, list[Operation]] = field(default_factory=dict)
 
     def invoke(
         self,
@@ -138,8 +139,14 @@ class History:
         """All operations of these kinds (none named: of all), in the order of their invocation."""
         if self._joined_at != len(self.records):
             self._joined, self._joined_at = _join(self.records), len(self.records)
+            self._of_action.clear()
         if not actions:
             return self._joined
+        if len(actions) == 1:
+            if not self._of_action:
+                for operation in self._joined:
+                    self._of_action.setdefault(operation.invoked.action, []).append(operation)
+            return self._of_action.get(actions[0], [])
         return [operation for operation in self._joined if operation.invoked.action in actions]
 
     def of(self, table: str) -> History:

@@ -17,10 +17,9 @@ class Grace:
         missing = sorted(set(expected) - set(present))
         self._since_ns = {name: self._since_ns.get(name, now_ns) for name in missing}
 
-    @property
-    def idle(self) -> bool:
-        """Is nobody missing?"""
-        return not self._since_ns
+    def next_ns(self) -> int | None:
+        """When somebody will first have been missing for too long; None: nobody is missing."""
+        return min(self._since_ns.values()) + self._grace_ns if self._since_ns else None
 
     def over(self, now_ns: int) -> list[str]:
         """Those that have been missing for too long, by name."""

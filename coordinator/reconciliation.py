@@ -79,8 +79,10 @@ class Reconciliation:
 
     def _ring(self, now_ns: int) -> list[Effect]:
         view, keys = self._view, self._view.keys
-        if self._ring_at == view.layout and self._grace.idle:
-            return []
+        if self._ring_at == view.layout:
+            next_ns = self._grace.next_ns()
+            if next_ns is None or now_ns < next_ns:
+                return []
         ring, drains, processes = view.ring, view.drains, view.processes
         on_ring = [] if ring is None else [member.server for member in ring.members]
         self._grace.look([*on_ring, *drains], processes, now_ns)

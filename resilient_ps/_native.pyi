@@ -5,7 +5,7 @@ the same results. Arrays that do not fit raise `TypeError`, `ValueError` or `Buf
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,12 @@ def push_run(
 ) -> None:
     """As `push_blocks`, for consecutive blocks, on all cores where there is much to do."""
 
+def push_runs(
+    grads: NDArray[Any], elements: list[int], runs: list[tuple[Any, ...]], /
+) -> bool | None:
+    """`push_run` for several tables at once: of each, how many of the gradients are its, and what
+    `push_run` takes but for them. None: not possible, and nothing has changed."""
+
 def run_of(blocks: NDArray[np.uint64], /) -> tuple[int, int] | None:
     """The first block and one more than the last, if they follow one another."""
 
@@ -98,6 +104,15 @@ def push_parts(
     A table is (entries, slab, row_keys, scratch, meta, hyper, work, most rows). Returns what each
     of them lacks to go on (0: it is done); None: something does not fit, and nothing has changed.
     """
+
+def push_each(
+    keys: list[NDArray[np.uint64]],
+    grads: list[NDArray[Any]],
+    counts: list[int],
+    tables: list[tuple[Any, ...]],
+    /,
+) -> tuple[int, ...] | None:
+    """`push_parts`, where each table's keys and gradients are arrays of their own."""
 
 def keep_parts(
     keys: NDArray[np.uint64], counts: list[int], parts: list[tuple[Any, ...]], /
@@ -158,10 +173,11 @@ def take(
 
 def begin(
     scratch: memoryview, lo: int, hi: int, meta_limit: int, payload_limit: int, /
-) -> tuple[Message, int, int, tuple[NDArray[Any], ...]] | None:
+) -> tuple[Message, int, int, tuple[NDArray[Any], ...]] | Literal[False] | None:
     """The request of the frame at `lo`, whose meta is there, and the arrays to be filled.
 
-    With where they begin, and how many bytes they have together. None: not a quick one.
+    With where they begin, and how many bytes they have together. None: not a quick one. False: a
+    pull that fits into the scratch as a whole.
     """
 
 def ask(
@@ -204,7 +220,7 @@ def receive(
     scratch: memoryview,
     meta_limit: int,
     payload_limit: int,
-    until_ns: int,
+    patience_ns: int,
     frame: memoryview,
     seen: list[Position],
     places: bytes | None,
@@ -213,9 +229,9 @@ def receive(
 ) -> int:
     """As `answered`, from a socket, of which nothing has been received: 0 if so it is.
 
-    Once such an answer has begun to come, its end is waited for until `until_ns`; if it does not
-    come, `OSError` is raised, and the connection is at an end. Otherwise so many bytes are in the
-    scratch, and nothing else has happened; -1: none has come within the socket's patience.
+    Once such an answer has begun to come, its end is waited for. If nothing comes for
+    `patience_ns`, `OSError` is raised, and the connection is at an end. Otherwise so many bytes are
+    in the scratch, and nothing else has happened; -1: none has come within the socket's patience.
     """
 
 def answer_pull(
@@ -224,7 +240,6 @@ def answer_pull(
     hi: int,
     meta_limit: int,
     payload_limit: int,
-    kind: int,
     plans: dict[bytes, dict[int, tuple[Any, Any, Any]]],
     values_max: int,
     /,

@@ -8,7 +8,7 @@ no native module, it leaves everything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -88,6 +88,7 @@ def _set_up() -> bool:
         "magic": framing.MAGIC,
         "version": framing.VERSION,
         "answer_kind": framing.ANSWER_KIND,
+        "pull_kind": int(Kind.PULL),
     }
     if not native.set_up(words):
         return False
@@ -119,10 +120,11 @@ take: Callable[[memoryview, int, int, int, int, Any], Taken | None] = _leave
 """`take(scratch, lo, hi, meta limit, payload limit, place)`: the message of the frame that begins
 at `lo`, and where it ends; None for what is left to `FrameReader`. For `place` see there."""
 
-begin: Callable[[memoryview, int, int, int, int], Begun | None] = _leave
+begin: Callable[[memoryview, int, int, int, int], Begun | Literal[False] | None] = _leave
 """`begin(scratch, lo, hi, meta limit, payload limit)`: the request of the frame that begins at `lo`
 and that has come as far as its arrays, where these begin, how many bytes they have together, and
-the arrays themselves, still to be filled; None for what is left to `FrameReader`."""
+the arrays themselves, still to be filled; None for what is left to `FrameReader`. False for a pull
+that fits into the scratch: it is received there, so that it can be answered as it is."""
 
 take_log: Callable[[memoryview, int, int, int, int], Taken | None] = _leave
 """`take_log(scratch, lo, hi, meta limit, payload limit)`: `take`, for logs."""

@@ -25,7 +25,7 @@ import numpy as np
 from resilient_ps.answers import ANSWER_VALUE_BYTES
 from resilient_ps.engine import native
 from resilient_ps.ids import Position
-from resilient_ps.messages import Answer, Kind, PartAnswer, Request, Status, Values
+from resilient_ps.messages import Answer, PartAnswer, Request, Status, Values
 from resilient_ps.quick_requests import ByNumber, leading_of
 from resilient_ps.shard import Shard
 from resilient_ps.table_part import TablePart
@@ -37,7 +37,6 @@ QUICK_BYTES_MAX = 1 << 20
 
 Held: TypeAlias = "tuple[Shard, SparseShard | None, TablePart]"
 
-_PULL = int(Kind.PULL)
 _MEANT = struct.Struct("<QIIQQII")  # as a request's meta begins: up to its table
 _new = tuple.__new__  # several times faster than a named tuple's own constructor
 
@@ -61,7 +60,7 @@ class QuickPulls:
         if not self._plans:
             return None
         answered: memoryview | None = native.answer_pull(
-            scratch, lo, hi, meta_limit, payload_limit, _PULL, self._plans, QUICK_BYTES_MAX
+            scratch, lo, hi, meta_limit, payload_limit, self._plans, QUICK_BYTES_MAX
         )
         return answered
 

@@ -124,12 +124,19 @@ def _keep(request: Request, overlays: list[Overlay | None], counts: list[int]) -
 def _apply_blocks(request: Request, tables: list[TablePart], counts: list[int]) -> bool:
     if not all(not table.width for table in tables):
         return False
+    keys, values = request.keys, request.values[0]
+    pieces: list[tuple[TablePart, int, int, int, int]] = []
+    runs: list[tuple[Any, ...] | None] = []
     first = start = 0
     for table, count, part in zip(tables, counts, request.parts, strict=True):
         last, stop = first + count, start + part.elements
-        keys, values = request.keys[first:last], request.values[0][start:stop]
-        table.apply(Update(request.n, request.table, keys, values))
+        pieces.append((table, first, last, start, stop))
+        runs.append(table.run_to_push(keys[first:last]))
         first, start = last, stop
+    if None not in runs and native.push_runs(values, [p.elements for p in request.parts], runs):
+        return True
+    for table, first, last, start, stop in pieces:
+        table.apply(Update(request.n, request.table, keys[first:last], values[start:stop]))
     return True
 
 

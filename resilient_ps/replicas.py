@@ -35,6 +35,7 @@ from resilient_ps.shard import Reply, Shard
 
 TIMER = "replicas"
 EVERY_NS = 100_000_000
+_KINDS = frozenset({"config", "restore", "server", "shard", "leader"})  # what it looks at in etcd
 HEAVY_KEYS = 1 << 14  # what is applied is from so many keys on applied in parallel
 
 _Part = TypeVar("_Part", AppendPart, AppendedPart)
@@ -78,6 +79,8 @@ class Replicas:
         located = [at for key in changed if (at := self._view.keys.locate(key)) is not None]
         kinds = {at.kind for at in located}
         renewed, self._home.lease = lease != self._home.lease, lease
+        if not renewed and kinds.isdisjoint(_KINDS):
+            return self.tick(now_ns)
         effects = self._look_at_servers() if "server" in kinds else []
         config = self._view.config
         if config is None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from resilient_ps.tables.partition import group_pull, group_push, ungroup
 from resilient_ps.tables.spec import DenseSpec, SparseSpec
 
 CHUNK_BYTES = 4 << 20
+CUTS_MAX = 256  # dense tables whose way of being cut is remembered
 
 KEY_BYTES = 8
 _NOWHERE = memoryview(b"")
@@ -91,20 +93,42 @@ def split_dense(
 ) -> Iterator[Split]:
     """Requests for the whole of a dense table: to receive into `flat`, or to push it."""
     view, itemsize = flat.data.cast("B") if pull else _NOWHERE, flat.itemsize
-    for chunk in _dense_chunks(routing.order, layout):
+    for keys, elements, parts in _cuts(routing.order, layout):
         pieces: dict[int, Piece] = {}
+        for shard, first, count, start, stop in parts:
+            if pull:
+                where = start * itemsize, stop * itemsize
+                pieces[shard] = _new(Piece, (first, count, (), 0, *where, 0))
+            else:
+                values = (flat[start:stop],)
+                pieces[shard] = _new(Piece, (first, count, values, stop - start, 0, 0, 0))
+        yield Split(keys, pieces, elements * itemsize, view)
+
+
+class _Cut(NamedTuple):
+    """A request for blocks of a dense table. Of each part: its shard, the number of its first key,
+    how many keys it has, and which elements of the whole array these stand for."""
+
+    keys: Keys
+    elements: int
+    parts: tuple[tuple[int, int, int, int, int], ...]
+
+
+@lru_cache(maxsize=CUTS_MAX)
+def _cuts(order: tuple[int, ...], layout: DenseLayout) -> tuple[_Cut, ...]:
+    """How a dense table is cut into requests: the same each time."""
+    cuts: list[_Cut] = []
+    for chunk in _dense_chunks(order, layout):
+        parts: list[tuple[int, int, int, int, int]] = []
         first = elements = 0
         for shard, blocks in chunk:
             start = layout.element_slice(int(blocks[0])).start
             stop = layout.element_slice(int(blocks[-1])).stop
-            if pull:
-                pieces[shard] = Piece(first, len(blocks), (), 0, start * itemsize, stop * itemsize)
-            else:
-                pieces[shard] = Piece(first, len(blocks), (flat[start:stop],), stop - start)
+            parts.append((shard, first, len(blocks), start, stop))
             first += len(blocks)
             elements += stop - start
-        keys = np.concatenate([blocks for _, blocks in chunk])
-        yield Split(keys, pieces, elements * itemsize, view)
+        cuts.append(_Cut(np.concatenate([blocks for _, blocks in chunk]), elements, tuple(parts)))
+    return tuple(cuts)
 
 
 def _dense_chunks(order: Sequence[int], layout: DenseLayout) -> Iterator[list[tuple[int, Keys]]]:

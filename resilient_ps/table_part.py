@@ -172,6 +172,13 @@ class TablePart:
         assert isinstance(self._held, SparseShard)
         return self._held
 
+    def run_to_push(self, blocks: Keys) -> tuple[Any, ...] | None:
+        """See `DenseShard.run_to_push`. None for sparse tables, too, or while an image is taken."""
+        held = self._held
+        if isinstance(held, SparseShard) or self.overlay is not None:
+            return None
+        return held.run_to_push(blocks)
+
     def elements(self, keys: Keys) -> int:
         """How many values these keys stand for. Raises `BadInput` for blocks of elsewhere."""
         if isinstance(self._held, SparseShard):

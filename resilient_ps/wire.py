@@ -126,6 +126,11 @@ class FrameReader:
         return bool(self._targets)
 
     @property
+    def left_bytes(self) -> int:
+        """Of the array that is under way, what is still to come; 0: none is."""
+        return self._targets[-1].nbytes if self._targets else 0
+
+    @property
     def limits(self) -> FrameLimits:
         """Those of the next frame."""
         return self._limits
@@ -224,8 +229,8 @@ class FrameReader:
             self._finish(message)
             return True
         begun = quick_frames.begin(*where)
-        if begun is None:
-            return None
+        if not begun:
+            return begun
         message, self._lo, payload_bytes, arrays = begun
         self._window = self._window_before(payload_bytes)
         self._expect([array.data.cast("B") for array in arrays], message)

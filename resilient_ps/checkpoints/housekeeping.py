@@ -29,6 +29,7 @@ from resilient_ps.storage.retention import KeepPolicy, Recorded, to_delete
 SECOND_NS = 10**9
 FIRST_PASS_NS = 5 * SECOND_NS  # after an attempt was seen to be given up
 LAST_PASS_NS = 600 * SECOND_NS
+REST_NS = SECOND_NS // 2  # how long it looks at nothing, where the view has not changed
 CHANGED_AT_ONCE = 16  # records in one transaction
 CLOSED_KEPT = 32  # closed intents that whoever waits for them may still want to read
 UNSWEPT_KEPT = 128  # attempts whose objects could not be deleted: the store is away, for instance
@@ -52,6 +53,8 @@ class Housekeeping:
         self._unused_only = guards.sweep_unused_only
         self._sweeping = Sweeping(view.keys.cluster, refs)
         self._given_up: dict[CheckpointId, tuple[int, int]] = {}  # since when; passes made
+        self._at_rest: tuple[int, bool] | None = None  # in which view there was nothing to do
+        self._rest_until_ns = 0
 
     @property
     def trouble(self) -> str:
@@ -62,19 +65,28 @@ class Housekeeping:
         """We are not the coordinator (any more)."""
         self._sweeping.drop()
         self._given_up.clear()
+        self._at_rest = None
 
     def advance(self, now_ns: int, *, needs_marks: bool) -> list[Effect]:
         """Do what is missing. `needs_marks`: see `planning.unmarked`."""
+        seen = (self._view.revision, needs_marks)
+        if seen == self._at_rest and now_ns < self._rest_until_ns:
+            return []
         effects = self._retain()
         if self._sweeping.idle:
             self._choose(now_ns)
         effects += self._sweep(now_ns)
-        return [*effects, *self._tidy(needs_marks=needs_marks)]
+        effects += self._tidy(needs_marks=needs_marks)
+        asked = self._mandate.busy(RETENTION_REF) or self._mandate.busy(TIDY_REF)
+        at_rest = not effects and not asked and self._sweeping.idle
+        self._at_rest, self._rest_until_ns = (seen if at_rest else None), now_ns + REST_NS
+        return effects
 
     def on_blob(self, event: BlobAnswered | BlobFailed, now_ns: int) -> list[Effect]:
         """The object store has answered."""
         if not self._sweeping.owns(event.ref):
             return []
+        self._at_rest = None
         return [*self._sweeping.on_blob(event, now_ns), *self._sweep(now_ns)]
 
     # -- which checkpoints stay

@@ -20,7 +20,7 @@ from resilient_ps.storage.shard_index import INDEX_BYTES_MAX, ObjectInfo
 
 POLL_NS = 50_000_000
 POLL_MOST_NS = 400_000_000
-PATIENCE = 8  # it is asked again after one part in so many of the time that no answer has changed in
+PATIENCE = 8  # asked again after one part in so many of the time that nothing has changed in
 ANSWER_NS = 1_000_000_000  # a question without an answer is asked again
 UNKNOWN_NS = 5_000_000_000  # a server that still knows nothing of an image does not make it
 STALL_NS = 600_000_000_000  # a store that takes nothing for so long: the attempt is given up

@@ -25,9 +25,9 @@ struct Asked {
     int64_t parts_n;
 
     explicit Asked(const Received& received) : head(received.head), parts_n(0) {}
-    bool is_plain(const Received& received, uint64_t kind) {
-        if (!received.begins || (uint64_t)head.kind != kind || head.value_bytes ||
-            head.keys == 0 || head.frame_bytes() != received.hi - received.lo ||
+    bool is_plain(const Received& received) {
+        if (!received.begins || head.kind != words.pull_kind || head.value_bytes || head.keys == 0 ||
+            head.frame_bytes() != received.hi - received.lo ||
             head.meta_bytes < (uint64_t)REQUEST_BYTES)
             return false;
         const uint64_t n = get<uint32_t>(head.meta + 57), text_n = get<uint32_t>(head.meta + 61);
@@ -137,18 +137,18 @@ struct Answered {
     }
 };
 
-// answer_pull(scratch, lo, hi, meta_limit, payload_limit, kind, plans, values_max) -> the bytes of
+// answer_pull(scratch, lo, hi, meta_limit, payload_limit, plans, values_max) -> the bytes of
 // the answer, or None
 PyObject* answer_pull(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
-    if (!takes(nargs, 8, "answer_pull")) return nullptr;
+    if (!takes(nargs, 7, "answer_pull")) return nullptr;
     Received received;
-    uint64_t kind, values_max;
+    uint64_t values_max;
     if (!received.open(args)) return nullptr;
     Asked asked(received);
-    if (!as_number(args[5], 255, &kind) || !PyDict_Check(args[6]) ||
-        !as_number(args[7], INT64_MAX, &values_max) || !asked.is_plain(received, kind))
+    if (!PyDict_Check(args[5]) || !as_number(args[6], INT64_MAX, &values_max) ||
+        !asked.is_plain(received))
         return leave_it();
-    PyObject* plan = asked.plan_in(args[6]);
+    PyObject* plan = asked.plan_in(args[5]);
     if (plan == nullptr) return leave_it();
     Answered answered;
     if (!answered.open(asked, plan) || (uint64_t)answered.bytes > values_max) return leave_it();

@@ -332,10 +332,12 @@ PyObject* failed(int error) {
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
-// All rows of an answer, of which `have` bytes are at `at`. False: an error of Python's is set, and
-// the connection is at an end, because what follows is not the beginning of a frame.
-bool receive_rows(Arriving& arriving, const char* at, int64_t have, int64_t until_ns) {
+// All rows of an answer, of which `have` bytes are at `at`. False: nothing has come for so long, or
+// the connection broke. An error of Python's is set then, and the connection is at an end, because
+// what follows is not the beginning of a frame.
+bool receive_rows(Arriving& arriving, const char* at, int64_t have, int64_t patience_ns) {
     const Hoped& hoped = arriving.hoped;
+    int64_t arrived_bytes = 0, arrived_ns = now_ns();
     for (;;) {
         bool complete;
         {
@@ -343,15 +345,17 @@ bool receive_rows(Arriving& arriving, const char* at, int64_t have, int64_t unti
             complete = arriving.take_all(&at, &have);
         }
         if (complete) return true;
+        const int64_t bytes = arriving.done * hoped.row_bytes + have;
+        if (bytes > arrived_bytes) arrived_bytes = bytes, arrived_ns = now_ns();
         if (arriving.error == EINTR && PyErr_CheckSignals() == 0) continue;
-        if (arriving.is_late() && now_ns() < until_ns) continue;
+        if (arriving.is_late() && now_ns() < arrived_ns + patience_ns) continue;
         shutdown(arriving.fd, SHUT_RDWR);
         if (!PyErr_Occurred()) failed(arriving.error);
         return false;
     }
 }
 
-// receive(fd, scratch, meta_limit, payload_limit, until_ns, frame, seen, places, out) -> 0: the
+// receive(fd, scratch, meta_limit, payload_limit, patience_ns, frame, seen, places, out) -> 0: the
 // answer that was hoped for has been received, and taken in. Else so many bytes have been received
 // into the scratch, and nothing else has happened; -1: none within the socket's patience.
 PyObject* receive(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
@@ -360,7 +364,7 @@ PyObject* receive(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     Buffer scratch;
     uint64_t meta_limit, payload_limit;
     const int fd = (int)PyLong_AsLong(args[0]);
-    const int64_t until_ns = PyLong_AsLongLong(args[4]);
+    const int64_t patience_ns = PyLong_AsLongLong(args[4]);
     if (PyErr_Occurred() || !scratch.open(args[1], "scratch", "B", 1)) return nullptr;
     if (!as_number(args[2], U64, &meta_limit) || !as_number(args[3], U64, &payload_limit) ||
         !hoped.open(args + 5)) {
@@ -388,7 +392,8 @@ PyObject* receive(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     if (!is_plain) return PyLong_FromLongLong(count);
     memcpy(meta, head.meta, head.meta_bytes);
     if (!hoped.request.is_push &&
-        !receive_rows(arriving, head.payload, arriving.scratch + count - head.payload, until_ns))
+        !receive_rows(
+            arriving, head.payload, arriving.scratch + count - head.payload, patience_ns))
         return nullptr;
     head.meta = meta;
     return move_on(head, hoped.request.parts_n, hoped.seen) ? PyLong_FromLong(0) : nullptr;

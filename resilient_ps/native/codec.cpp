@@ -443,7 +443,8 @@ PyObject* take(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
         (PyObject*)&PyTuple_Type, message, number(received.lo + head.frame_bytes()));
 }
 
-// begin(scratch, lo, hi, meta_limit, payload_limit) -> (message, new lo, payload bytes, arrays)
+// begin(scratch, lo, hi, meta_limit, payload_limit) -> (message, new lo, payload bytes, arrays);
+// None; or False: it is a pull, and had better be received into the scratch as a whole
 PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     if (nargs != 5) {
         PyErr_SetString(PyExc_TypeError, "begin(memoryview, lo, hi, limit, limit)");
@@ -454,6 +455,9 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     const Head& head = received.head;
     if (!received.begins || head.payload_bytes() == 0 || head.kind == words.answer_kind)
         Py_RETURN_NONE;
+    if (head.kind == words.pull_kind &&
+        head.frame_bytes() <= (uint64_t)PyMemoryView_GET_BUFFER(args[0])->len)
+        Py_RETURN_FALSE;
     Owned keys(head.keys ? empty_array(head.keys, words.key_dtype) : Py_NewRef(words.no_keys));
     Owned values(
         head.value_bytes ? empty_array(head.elements(), words.dtypes[head.dtype]) : nullptr);
@@ -522,17 +526,19 @@ bool keep_dtypes(PyObject* from) {
 }
 
 bool keep_numbers(PyObject* from) {
-    uint64_t version, answer_kind;
+    uint64_t version, answer_kind, pull_kind;
     PyObject* magic = PyDict_GetItemString(from, "magic");
     if (!as_number(PyDict_GetItemString(from, "version"), 255, &version) ||
         !as_number(PyDict_GetItemString(from, "answer_kind"), 255, &answer_kind) ||
+        !as_number(PyDict_GetItemString(from, "pull_kind"), 255, &pull_kind) ||
         magic == nullptr || !PyBytes_Check(magic) || PyBytes_GET_SIZE(magic) != 4) {
-        PyErr_SetString(PyExc_KeyError, "set_up: magic, version or answer_kind is missing");
+        PyErr_SetString(PyExc_KeyError, "set_up: magic, version or a kind is missing");
         return false;
     }
     memcpy(words.magic, PyBytes_AS_STRING(magic), 4);
     words.version = (int)version;
     words.answer_kind = (int)answer_kind;
+    words.pull_kind = (int)pull_kind;
     return true;
 }
 

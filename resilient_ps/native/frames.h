@@ -19,7 +19,7 @@ const uint64_t U32 = 0xFFFFFFFFu, U64 = ~0ull;
 // Objects of Python that frames are made of; set once by `set_up`.
 struct Vocabulary {
     bool complete;
-    int version, answer_kind;
+    int version, answer_kind, pull_kind;
     int log_kinds[2];  // see log_codec.cpp
     PyObject *request, *answer, *part, *part_answer, *position, *epoch, *worker;  // types
     PyObject* kinds[KINDS_MAX];
@@ -225,7 +225,7 @@ class Positions {
 
 // The arguments that `take` and `begin` have in common. False: an error of Python's is set.
 struct Received {
-    Head head;
+    Head head = {};
     uint64_t lo, hi;
     bool begins;  // see Head::read
     bool of_logs = false;

@@ -87,6 +87,17 @@ void push_part(void* context, int64_t number) {
         part.arrays.table, part.keys, part.n, part.grads, rows, rows + part.scratch.size() / 2);
 }
 
+PyObject* make_pushes(PushPart* parts, Py_ssize_t n, int64_t bytes) {
+    {
+        WithoutInterpreter released(bytes >= WORTH_RELEASING_BYTES);
+        run_tasks(push_part, parts, n, bytes >= HEAVY_BYTES);
+    }
+    PyObject* lacks = PyTuple_New(n);
+    for (Py_ssize_t i = 0; lacks != nullptr && i < n; i++)
+        PyTuple_SET_ITEM(lacks, i, PyLong_FromLong(parts[i].full));  // small: they exist already
+    return lacks;
+}
+
 // push_parts(keys, grads, counts, tables) -> what each part lacks, or None
 PyObject* push_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     Buffer keys, grads;
@@ -108,14 +119,33 @@ PyObject* push_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
         if (first > keys.size() || start > grads.size()) return leave_it();
     }
     if (first != keys.size() || start != grads.size()) return leave_it();
-    {
-        WithoutInterpreter released(grads.bytes() >= WORTH_RELEASING_BYTES);
-        run_tasks(push_part, parts, given.n, grads.bytes() >= HEAVY_BYTES);
+    return make_pushes(parts, given.n, grads.bytes());
+}
+
+// push_each(keys, grads, counts, tables) -> as push_parts, of parts with arrays of their own
+PyObject* push_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Given given;
+    if (!takes(nargs, 4, "push_each")) return nullptr;
+    if (!given.open(args[2], args[3], 8) || !PyList_Check(args[0]) || !PyList_Check(args[1]) ||
+        PyList_GET_SIZE(args[0]) != given.n || PyList_GET_SIZE(args[1]) != given.n)
+        return leave_it();
+    PushPart parts[PARTS_MAX];
+    Buffer keys[PARTS_MAX], grads[PARTS_MAX];
+    int64_t bytes = 0;
+    for (Py_ssize_t i = 0; i < given.n; i++) {
+        PushPart& part = parts[i];
+        if (!keys[i].open(PyList_GET_ITEM(args[0], i), "keys", UINT64_LETTERS) ||
+            !grads[i].open(PyList_GET_ITEM(args[1], i), "grads", ""))
+            return leave_it();
+        const int dtype = dtype_of(grads[i]);
+        if (dtype < 0 || !part.open(given, i, dtype) || part.n != keys[i].size() ||
+            part.n * part.arrays.table.meta[DIM] != grads[i].size())
+            return leave_it();
+        part.keys = keys[i].as<uint64_t>();
+        part.grads = grads[i].as<char>();
+        bytes += grads[i].bytes();
     }
-    PyObject* lacks = PyTuple_New(given.n);
-    for (Py_ssize_t i = 0; lacks != nullptr && i < given.n; i++)
-        PyTuple_SET_ITEM(lacks, i, PyLong_FromLong(parts[i].full));  // small: they exist already
-    return lacks;
+    return make_pushes(parts, given.n, bytes);
 }
 
 // ------------------------------------------------------------------------------------- keep
@@ -262,14 +292,62 @@ PyObject* pull_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
 // ------------------------------------------------------------------------------------ dense
 
 struct Run {  // consecutive blocks of one dense table
+    Buffer values, state, meta, hyper, work;
     Dense dense;
     int dtype;
-    int64_t itemsize, first_block, blocks, blocks_per_task;
+    int64_t itemsize, first_block, blocks, blocks_per_task, first_task, tasks;
     const char* grads;
+
+    // args: values, state, first block, block elements, meta, hyper, work. `elements` gradients are
+    // at `at`, of this type.
+    bool open(PyObject* const* args, const char* at, int64_t elements, int dtype_of_grads) {
+        if (!values.open(args[0], "values", "", 1) || !state.open(args[1], "state", "", 1) ||
+            !meta.open(args[4], "meta", INT64_LETTERS) ||
+            !hyper.open(args[5], "hyper", FLOAT64_LETTERS) || !work.open(args[6], "work", "", 1))
+            return false;
+        first_block = PyLong_AsLongLong(args[2]);
+        dense.block_elements = PyLong_AsLongLong(args[3]);
+        if (PyErr_Occurred()) return false;
+        dtype = dtype_of(values);
+        if (dtype < 0 || !fits(dtype == dtype_of(state) && dtype == dtype_of_grads &&
+                                   dtype == dtype_of(work),
+                               "values, state, grads and work differ in their type") ||
+            !fits(meta.size() >= META_NUMBERS && hyper.size() >= HYPER_NUMBERS &&
+                      work.size() >= HYPERPARAMETERS && dense.block_elements > 0,
+                  "meta, hyper or work is too short"))
+            return false;
+        dense.values = values.as<void>();
+        dense.elements = values.size();
+        dense.state = state.as<void>();
+        dense.meta = meta.as<int64_t>();
+        dense.hyper = hyper.as<double>();
+        dense.work = work.as<void>();
+        grads = at;
+        itemsize = values.itemsize();
+        blocks = (elements + dense.block_elements - 1) / dense.block_elements;
+        const int64_t per_task = TASK_BYTES / (dense.block_elements * itemsize);
+        blocks_per_task = per_task > 0 ? per_task : 1;
+        tasks = (blocks + blocks_per_task - 1) / blocks_per_task;
+        return is_within(elements);
+    }
+
+    bool is_within(int64_t elements) const {
+        const int64_t formula = dense.meta[FORMULA], line = dense.meta[LINE];
+        const int64_t slots = formula >= ADAM ? 2 : formula >= MOMENTUM ? 1 : 0;
+        const int64_t all = (dense.elements + dense.block_elements - 1) / dense.block_elements;
+        if (!fits(first_block >= 0 && first_block < all, "no such blocks")) return false;
+        const int64_t end = first_block * dense.block_elements + elements;
+        return fits(end <= dense.elements, "no such blocks") &&
+               fits(elements % dense.block_elements == 0 || end == dense.elements,
+                    "grads must be exactly those of whole blocks") &&
+               fits(line > 0 && (formula == SUM || dtype != INT64), "meta makes no sense") &&
+               fits(state.size() >= slots * ((dense.elements + line - 1) / line * line) +
+                                        (formula == ADAM ? all : 0),
+                    "state is too short");
+    }
 };
 
-void push_blocks_of(void* context, int64_t number) {
-    const Run& run = *(const Run*)context;
+void push_blocks_of(const Run& run, int64_t number) {
     const int64_t from = number * run.blocks_per_task;
     const int64_t left = run.blocks - from;
     const int64_t n = left < run.blocks_per_task ? left : run.blocks_per_task;
@@ -284,56 +362,61 @@ void push_blocks_of(void* context, int64_t number) {
     }
 }
 
+struct Runs {
+    Run runs[PARTS_MAX];
+    Py_ssize_t n = 0;
+    int64_t tasks = 0;
+
+    void add_opened() {
+        runs[n].first_task = tasks;
+        tasks += runs[n++].tasks;
+    }
+    void push(int64_t bytes) {
+        WithoutInterpreter released(bytes >= WORTH_RELEASING_BYTES);
+        run_tasks(push_task, this, tasks, bytes >= HEAVY_BYTES);
+    }
+    static void push_task(void* context, int64_t number) {
+        const Runs& all = *(const Runs*)context;
+        Py_ssize_t i = all.n - 1;
+        while (all.runs[i].first_task > number) i--;
+        push_blocks_of(all.runs[i], number - all.runs[i].first_task);
+    }
+};
+
 // push_run(values, state, grads, first_block, block_elements, meta, hyper, work)
 PyObject* push_run(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
-    Buffer values, state, grads, meta, hyper, work;
-    if (!takes(nargs, 8, "push_run") || !values.open(args[0], "values", "", 1) ||
-        !state.open(args[1], "state", "", 1) || !grads.open(args[2], "grads", "") ||
-        !meta.open(args[5], "meta", INT64_LETTERS) ||
-        !hyper.open(args[6], "hyper", FLOAT64_LETTERS) || !work.open(args[7], "work", "", 1))
-        return nullptr;
-    Run run;
-    run.first_block = PyLong_AsLongLong(args[3]);
-    run.dense.block_elements = PyLong_AsLongLong(args[4]);
-    if (PyErr_Occurred()) return nullptr;
-    run.dtype = dtype_of(values);
-    if (run.dtype < 0 || !fits(run.dtype == dtype_of(state) && run.dtype == dtype_of(grads) &&
-                                   run.dtype == dtype_of(work),
-                               "values, state, grads and work differ in their type") ||
-        !fits(meta.size() >= META_NUMBERS && hyper.size() >= HYPER_NUMBERS &&
-                  work.size() >= HYPERPARAMETERS && run.dense.block_elements > 0,
-              "meta, hyper or work is too short"))
-        return nullptr;
-    Dense& dense = run.dense;
-    dense.values = values.as<void>();
-    dense.elements = values.size();
-    dense.state = state.as<void>();
-    dense.meta = meta.as<int64_t>();
-    dense.hyper = hyper.as<double>();
-    dense.work = work.as<void>();
-    const int64_t at = run.first_block * dense.block_elements;
-    const int64_t formula = dense.meta[FORMULA], line = dense.meta[LINE];
-    const int64_t slots = formula >= ADAM ? 2 : formula >= MOMENTUM ? 1 : 0;
-    const int64_t all = (dense.elements + dense.block_elements - 1) / dense.block_elements;
-    if (!fits(run.first_block >= 0 && at + grads.size() <= dense.elements, "no such blocks") ||
-        !fits(grads.size() % dense.block_elements == 0 || at + grads.size() == dense.elements,
-              "grads must be exactly those of whole blocks") ||
-        !fits(line > 0 && (formula == SUM || run.dtype != INT64), "meta makes no sense") ||
-        !fits(state.size() >= slots * ((dense.elements + line - 1) / line * line) +
-                                  (formula == ADAM ? all : 0),
-              "state is too short"))
-        return nullptr;
-    run.itemsize = grads.itemsize();
-    run.blocks = (grads.size() + dense.block_elements - 1) / dense.block_elements;
-    run.grads = grads.as<char>();
-    const int64_t per_task = TASK_BYTES / (dense.block_elements * run.itemsize);
-    run.blocks_per_task = per_task > 0 ? per_task : 1;
-    {
-        WithoutInterpreter released(grads.bytes() >= WORTH_RELEASING_BYTES);
-        run_tasks(push_blocks_of, &run, (run.blocks + run.blocks_per_task - 1) / run.blocks_per_task,
-                  grads.bytes() >= HEAVY_BYTES);
-    }
+    Buffer grads;
+    Runs all;
+    if (!takes(nargs, 8, "push_run") || !grads.open(args[2], "grads", "")) return nullptr;
+    PyObject* const table[] = {args[0], args[1], args[3], args[4], args[5], args[6], args[7]};
+    if (!all.runs[0].open(table, grads.as<char>(), grads.size(), dtype_of(grads))) return nullptr;
+    all.add_opened();
+    all.push(grads.bytes());
     Py_RETURN_NONE;
+}
+
+// push_runs(grads, elements, runs) -> True, or None. Of each run: how many of the gradients are
+// its, and what `push_run` takes but for them; no table is there twice.
+PyObject* push_runs(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer grads;
+    Given given;
+    if (!takes(nargs, 3, "push_runs")) return nullptr;
+    if (!grads.open(args[0], "grads", "") || !given.open(args[1], args[2], 7)) return leave_it();
+    const int dtype = dtype_of(grads);
+    Runs all;
+    int64_t start = 0;
+    for (Py_ssize_t i = 0; i < given.n; i++) {
+        int64_t elements;
+        if (!given.count(i, &elements) || start + elements > grads.size() ||
+            !all.runs[i].open(&PyTuple_GET_ITEM(PyList_GET_ITEM(given.tables, i), 0),
+                              grads.as<char>() + start * grads.itemsize(), elements, dtype))
+            return leave_it();
+        all.add_opened();
+        start += elements;
+    }
+    if (start != grads.size()) return leave_it();
+    all.push(grads.bytes());
+    Py_RETURN_TRUE;
 }
 
 // run_of(blocks) -> (first, one past the last) if they follow one another, else None
@@ -353,9 +436,11 @@ PyObject* run_of(PyObject*, PyObject* object) {
 
 PyMethodDef methods[] = {
     FAST(push_parts),
+    FAST(push_each),
     FAST(keep_parts),
     FAST(pull_parts),
     FAST(push_run),
+    FAST(push_runs),
     {"run_of", run_of, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

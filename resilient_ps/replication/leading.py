@@ -119,20 +119,21 @@ class Leading(Commitment):
         """Is there nothing that only time brings forward?"""
         if self.claim is not None or self.heir is not None or len(self.log) or self._parked:
             return False
+        for f in self.followers.values():
+            if not f.counted or f.resend or f.since_ns or f.told < self.commit:
+                return False
         record, home = self.known.record, self.home
         wished = {name for name in record.desired if home.staying(name) is not None}
         if {member.server for member in record.in_sync} != wished:
             return False
-        if record.desired[:1] != (home.me.server,) and record.desired[0] in wished:
-            return False
-        return all(
-            f.counted and not f.resend and not f.since_ns and f.told >= self.commit
-            for f in self.followers.values()
-        )
+        return record.desired[:1] == (home.me.server,) or record.desired[0] not in wished
 
     def reconcile(self, now_ns: int) -> list[Out]:
         """Bring the in-sync set closer to what is desired, one claim at a time."""
         self._refresh_followers(self.members())
+        if self._is_as_desired(now_ns):
+            self.lack = ""
+            return []
         outs = self._learn(self.members(), now_ns)
         self._join(now_ns)
         outs += self._tell_lack(now_ns)
@@ -147,6 +148,22 @@ class Leading(Commitment):
                 claims.change(self.home.keys, self.known, wanted, nonce), now_ns
             )
         return outs + self._hand_over(now_ns)
+
+    def _is_as_desired(self, now_ns: int) -> bool:
+        """Is there nothing to be changed, as mostly? Then nobody is missing, late or to leave."""
+        home, record = self.home, self.known.record
+        in_sync, desired = record.in_sync, record.desired
+        if self.claim is not None or self.heir is not None or home.stopping:
+            return False
+        if len(in_sync) < home.min_in_sync or desired[:1] != (home.me.server,):
+            return False
+        if len(in_sync) != len(desired) or {m.server for m in in_sync} != set(desired):
+            return False
+        if home.leaving and not home.leaving.isdisjoint(in_sync):
+            return False
+        if not all(follower.counted for follower in self.followers.values()):
+            return False
+        return not any(m != home.me and self._is_gone(m, now_ns) for m in in_sync)
 
     def _tell_lack(self, now_ns: int) -> list[Out]:
         """Where too few live for anything to be committed: those who wait are to know why."""

@@ -11,7 +11,7 @@ import socket
 import struct
 from typing import Any
 
-from resilient_ps.calls import Folded
+from resilient_ps.calls import SILENCE_NS, Folded
 from resilient_ps.engine import native
 from resilient_ps.errors import Unavailable
 from resilient_ps.messages import Hello, Message
@@ -21,6 +21,7 @@ from resilient_ps.wire import FrameReader, Place, TakeWhole, WireError, encode
 CONNECT_TIMEOUT_S = 1.0
 SEND_PATIENCE_S = 0.1
 RECEIVE_PATIENCE_S = 0.1
+STALLED_NS = SILENCE_NS  # an answer that has begun: whoever asked should look elsewhere then
 WAIT_FOR_ALL_BYTES = 64 * 1024  # arrays from this size on are received in one call
 BUFFERS_MAX = 1_000  # of one gathering write; Linux allows 1,024
 HOSTNAME = socket.gethostname()
@@ -110,10 +111,10 @@ class Channel:
             return []
         return self.reader.received(count)
 
-    def receive_answer(self, call: Folded, until_ns: int) -> list[Message]:
+    def receive_answer(self, call: Folded) -> list[Message]:
         """As `receive`, waiting, but the answer that `call` hopes for is taken in as it comes.
 
-        Once it has begun to come, its end is waited for until `until_ns`.
+        Once it has begun to come, its end is waited for: but not if nothing comes for `STALLED_NS`.
         """
         reader = self.reader
         scratch = reader.empty_scratch()
@@ -125,7 +126,7 @@ class Channel:
             scratch,
             limits.meta_bytes,
             limits.payload_bytes,
-            until_ns,
+            STALLED_NS,
             *call.hoped,
         )
         call.over = count == 0

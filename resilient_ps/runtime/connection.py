@@ -36,6 +36,11 @@ UNIX_SEND_BYTES = 4 << 20
 message, and both ends would wake up for each fraction."""
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
 
+LARGE_BYTES, LOW_WATER_BYTES = 64 * 1024, 512 * 1024
+"""Of arrays that are received: what counts as large, and how much of one is to be there at least
+when its connection is woken up. Waking up costs both ends more than to copy that much."""
+
+_TCP = (socket.AF_INET, socket.AF_INET6)
 _WASTE = memoryview(bytearray(64 * 1024))
 """Where input of finishing connections goes; never read."""
 
@@ -88,6 +93,8 @@ class Connection(asyncio.BufferedProtocol):
         self._patience: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
         self._descriptor = -1
+        self._sock: Any = None  # of TCP; others know no low water
+        self._low_water = 1
 
     # --------------------------------------------------------------------------- for the host
 
@@ -201,6 +208,8 @@ class Connection(asyncio.BufferedProtocol):
         silence_s = self._limits.server_silence_s if self._is_server else 0
         sock = transport.get_extra_info("socket")
         self._descriptor = sock.fileno()
+        if sock.family in _TCP:
+            self._sock = sock
         _configure(sock, silence_s)
         self._be_patient(self._limits.greeting_timeout_s)
         self._owner.on_opened(self)
@@ -215,6 +224,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._reader.received_whole(nbytes, self._take):
                 return
             messages = self._reader.received(nbytes)
+            self._set_low_water()
         except WireError as error:
             self._refuse_peer(str(error))
             return
@@ -226,6 +236,17 @@ class Connection(asyncio.BufferedProtocol):
                 self.greeted = True
                 self._stop_waiting()
             self._owner.on_messages(self, messages)
+
+    def _set_low_water(self) -> None:
+        """While a large array is received, wake up for much of it: not for each segment.
+
+        It is never more than what is still to come of the array, so the last of it wakes us up.
+        """
+        left_bytes = self._reader.left_bytes
+        low_water = min(left_bytes, LOW_WATER_BYTES) if left_bytes >= LARGE_BYTES else 1
+        if low_water != self._low_water and self._sock is not None:
+            self._low_water = low_water
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
 
     def _take(
         self, scratch: memoryview, lo: int, hi: int, meta_limit: int, payload_limit: int
@@ -297,7 +318,7 @@ def _configure(sock: Any, silence_s: float) -> None:
     """
     if sock is not None and sock.family == socket.AF_UNIX:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BYTES)
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+    if sock is None or sock.family not in _TCP:
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -147,7 +147,7 @@ class Driver:
         if channel is None or self._events or now_ns + RECEIVE_PATIENCE_NS > deadline_ns:
             return
         try:
-            for message in channel.receive_answer(call, deadline_ns):
+            for message in channel.receive_answer(call):
                 self._events.append(MessageArrived(channel.peer, message))
         except (OSError, WireError):
             self._lose(channel.peer, refused=False)

@@ -72,10 +72,10 @@ def spawn(
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Starts `command` (an absolute path and arguments). Standard error is appended to `log` (None:
-    to this process's own), and standard output too unless `stdout` (as for `Popen`) says otherwise.
-    `environment` is set beside what this process has, and `pass_fds` are open in the child, too. The
-    child has a session of its own, so that Ctrl-C in a terminal reaches only this process, which
-    then stops it in order.
+    to that of this process), and standard output too unless `stdout` (as for `Popen`) says
+    otherwise. `environment` is set beside what this process has; `pass_fds` stay open in the child.
+    The child has a session of its own, so that Ctrl-C in a terminal reaches only this process,
+    which then stops it in order.
     """
     wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
 

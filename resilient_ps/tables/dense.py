@@ -203,6 +203,19 @@ class DenseShard:
             local = self._locate(blocks)[0]
             passes.push_blocks(values, state, grads, local, per_block, *numbers)
 
+    def run_to_push(self, blocks: NDArray[np.uint64]) -> tuple[Any, ...] | None:
+        """What the native module's `push_runs` takes of this table, which then changes.
+
+        None for blocks that do not stand one behind the other.
+        """
+        run, per_block = self._run(blocks), self.layout.elements_per_block
+        if run is None:
+            return None
+        self._take_back()
+        known = self._parameters
+        first = run.start // per_block
+        return self._values, self._state, first, per_block, known.meta, known.hyper, known.work
+
     @property
     def columns(self) -> int:
         """Values and state of an element, at most: `capture` gives so many per element."""

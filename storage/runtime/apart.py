@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import socket
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -40,7 +42,7 @@ from resilient_ps.storage.blobs import (
     StoreUnavailable,
 )
 from resilient_ps.storage.requests import LARGE_BYTES, check_request, decoded, encode, size_of
-from resilient_ps.storage.runtime.arena import SLOT_BYTES, Arena
+from resilient_ps.storage.runtime.arena import SLOT_BYTES, Arena, shared_memory
 from resilient_ps.storage.runtime.metrics import StoreMetrics
 from resilient_ps.storage.runtime.options import StoreOptions
 
@@ -75,6 +77,12 @@ class BlobsApart:
                 return self._get(request)
             case _:
                 return self._near.do(request)
+
+    @property
+    def pid(self) -> int:
+        """Of the process that transfers; 0: there is none at the moment."""
+        process = self._process
+        return 0 if process is None else process.pid
 
     def close(self) -> None:
         """End the process, too."""
@@ -137,7 +145,7 @@ class BlobsApart:
         return said
 
     @contextlib.contextmanager
-    def _using(self) -> Any:
+    def _using(self) -> Iterator[_Process]:
         """The process, which does not end meanwhile for being idle."""
         with self._lock:
             if self._closed:
@@ -153,9 +161,10 @@ class BlobsApart:
             with self._lock:
                 process.users -= 1
                 if not process.users:
-                    process.end_after(IDLE_S, lambda: self._end_idle(process))
+                    process.end_after(IDLE_S, lambda: self.end_idle(process))
 
-    def _end_idle(self, process: _Process) -> None:
+    def end_idle(self, process: _Process) -> None:
+        """End this one, unless somebody uses it."""
         with self._lock:
             if process.users:
                 return
@@ -168,19 +177,29 @@ class _Process:
     """The process, from the outside: as many lines to it as requests may be under way."""
 
     def __init__(self, bucket: str, options: StoreOptions) -> None:
-        self.arena = Arena()
         self.users = 0  # guarded by its owner's lock
         self._timer: threading.Timer | None = None
         pairs = [socket.socketpair() for _ in range(options.concurrency)]
-        theirs = [their.fileno() for _, their in pairs]
-        fds = ",".join(str(each) for each in (self.arena.descriptor, *theirs))
-        command = [sys.executable, "-m", PROGRAM, bucket, json.dumps(asdict(options)), fds]
-        self._child = spawn(command, None, pass_fds=(self.arena.descriptor, *theirs))
-        self._lines: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
         self._ours = [our for our, _ in pairs]
-        for our, their in pairs:
-            their.close()
+        memory = shared_memory()
+        self.arena = Arena(memory)
+        descriptors = (memory, *[their.fileno() for _, their in pairs])
+        told = (json.dumps(asdict(options)), ",".join(map(str, descriptors)))
+        try:
+            command = [sys.executable, "-m", PROGRAM, bucket, *told]
+            self._child = spawn(command, None, pass_fds=descriptors)
+        finally:
+            os.close(memory)
+            for _, their in pairs:
+                their.close()
+        self._lines: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+        for our in self._ours:
             self._lines.put(our)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._child.pid
 
     def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
         """What it answers. Raises OSError and ValueError when it has ended."""
@@ -197,14 +216,14 @@ class _Process:
             self._timer.cancel()
             self._timer = None
 
-    def end_after(self, seconds: float, end: Any) -> None:
+    def end_after(self, seconds: float, end: Callable[[], None]) -> None:
         """Call this then, unless it is to `rest` by then."""
         self._timer = threading.Timer(seconds, end)
         self._timer.daemon = True
         self._timer.start()
 
     def close(self) -> None:
-        """End it."""
+        """End it. May be called again."""
         self.rest()
         self._child.kill()
         self._child.wait()
@@ -212,7 +231,6 @@ class _Process:
             with contextlib.suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)  # wakes up who waits
             line.close()
-        self.arena.close()
 
 
 class _Made:

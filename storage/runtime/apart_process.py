@@ -7,6 +7,7 @@ socket for each request that may be under way. A request is a line of JSON, and 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import threading
@@ -90,6 +91,7 @@ def main() -> None:
     retries = _Retries()
     store = S3Blobs(bucket, StoreOptions(**json.loads(options)), retries)
     worker = _Worker(store, Arena(memory), retries)
+    os.close(memory)
     threads = [
         threading.Thread(target=worker.serve, args=(socket.socket(fileno=line),), daemon=True)
         for line in lines

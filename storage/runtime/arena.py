@@ -18,15 +18,21 @@ SLOTS = 24
 SLOT_BYTES = 17 << 20  # an object of 16 MiB, and the heads of its chunks
 
 
-class Arena:
-    """The slots, by number. Made by one process (`descriptor` None), and opened by the other."""
+def shared_memory() -> int:
+    """A descriptor of memory for all slots, which takes space where it is written."""
+    descriptor = os.memfd_create("objects")
+    os.ftruncate(descriptor, SLOTS * SLOT_BYTES)
+    return descriptor
 
-    def __init__(self, descriptor: int | None = None) -> None:
-        made = descriptor is None
-        self.descriptor = os.memfd_create("objects") if descriptor is None else descriptor
-        if made:
-            os.ftruncate(self.descriptor, SLOTS * SLOT_BYTES)  # takes memory where it is written
-        self._memory = memoryview(mmap.mmap(self.descriptor, SLOTS * SLOT_BYTES))
+
+class Arena:
+    """The slots, by number, in this memory; both processes have one of it, and one gives slots out.
+
+    The descriptor may be closed then: memory goes with its last view.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._memory = memoryview(mmap.mmap(descriptor, SLOTS * SLOT_BYTES))
         self._lock = threading.Lock()
         self._free = list(reversed(range(SLOTS)))  # the last one that was given back comes first
 
@@ -50,7 +56,3 @@ class Arena:
         array = np.frombuffer(self.view(slot, nbytes), np.uint8)
         weakref.finalize(array, self.give, slot).atexit = False
         return array.data
-
-    def close(self) -> None:
-        """Give the descriptor back; the memory goes when the last view of it does."""
-        os.close(self.descriptor)

@@ -129,4 +129,7 @@ def small_cluster(
             wait_for_cluster(kv, processes.cluster, PATIENCE_S)
         finally:
             kv.close()
-        yield processes
+        try:
+            yield processes
+        finally:  # told to stop, servers would hand over, and make a checkpoint, for nobody
+            processes.kill_all()

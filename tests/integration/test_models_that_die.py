@@ -199,6 +199,7 @@ def test_counts_of_lda_agree_with_its_topics_after_a_kill_under_asp(
         topics_of(client, TOPIC_MODEL, documents())
 
 
+@pytest.mark.soak  # what it learns without a kill is held to the same by the tests of the model
 def test_lda_under_asp_learns_reuters_as_well_as_the_package_lda_after_a_kill(
     processes: Processes,
 ) -> None:

@@ -6,7 +6,6 @@ import signal
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +23,7 @@ if not quick_calls.IN_USE:
     pytest.skip("there is no native module here", allow_module_level=True)
 
 PATIENCE_S = 0.02
-FAR_NS = 1 << 62
+FAR_NS = 60 * 10**9
 
 
 class Asked:
@@ -62,9 +61,9 @@ class Asked:
     def data(self) -> bytes:
         return joined(encode(self.plain_answer()))
 
-    def receive(self, until_ns: int = FAR_NS) -> int:
+    def receive(self, patience_ns: int = FAR_NS) -> int:
         assert self.call is not None
-        where = self.ours.fileno(), self.scratch, 1 << 20, 1 << 30, until_ns
+        where = self.ours.fileno(), self.scratch, 1 << 20, 1 << 30, patience_ns
         return native.receive(*where, *self.call.hoped)
 
     def expected(self) -> NDArray[Any]:
@@ -156,12 +155,10 @@ def test_a_server_that_closes_in_the_middle_is_told(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("asked", [LARGE], indirect=True)
-def test_an_answer_that_stops_in_the_middle_ends_the_connection_at_the_deadline(
-    asked: Asked,
-) -> None:
+def test_an_answer_that_stops_in_the_middle_ends_the_connection(asked: Asked) -> None:
     asked.server.sendall(asked.data()[:100_000])
     with pytest.raises(BlockingIOError):
-        asked.receive(time.monotonic_ns() + int(2 * PATIENCE_S * 1e9))
+        asked.receive(int(2 * PATIENCE_S * 1e9))
     assert asked.ours.recv(10) == b""  # nobody takes the rest for the beginning of a frame
 
 

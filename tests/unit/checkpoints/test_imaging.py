@@ -525,3 +525,19 @@ def test_where_every_clock_touches_every_row_attempts_that_hold_may_keep_all_of_
         world.push(rank, every)
         world.run_for(20 * MS)
     world.run_until(lambda: world.states(1) == [state])
+
+
+def test_what_is_long_in_coming_is_looked_for_ever_less_often_and_still_found_soon() -> None:
+    world = trained()
+    world.cut(1, ahead=1)
+    looked = 0
+    while world.now_ns < 10 * SECOND:
+        assert world.step()
+        looked += 1
+    assert 10 * SECOND // imaging.WATCH_MOST_NS <= looked < 10 * SECOND // imaging.WATCH_NS // 4
+    assert not any(isinstance(call, PutBlob) for call in world.calls)
+    came_ns = world.now_ns
+    for rank in range(2):
+        world.push(rank, EVERY)
+    world.run_until(lambda: any(isinstance(call, PutBlob) for call in world.calls))
+    assert world.now_ns - came_ns <= 2 * imaging.WATCH_MOST_NS

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from resilient_ps.engine import native
 from resilient_ps.tables import runs
 from resilient_ps.tables.dense import DenseLayout, DenseShard
 from resilient_ps.tables.optimisers import SGD, Adagrad, Adam, Optimiser, Sum
@@ -85,3 +86,43 @@ def test_both_ways_to_push_a_run_do_the_same() -> None:
         numbers = known.meta, known.hyper, known.work
         push_run(shard._values, shard._state, part, 1, per_block, *numbers)
     assert fast.digest() == slow.digest()
+
+
+@pytest.mark.skipif(native is None, reason="there is no native module here")
+@pytest.mark.parametrize("optimiser", [SGD(0.5), Adam(0.01)])
+def test_runs_of_several_tables_are_pushed_at_once(optimiser: Optimiser) -> None:
+    spec = DenseSpec("d", (ROWS, WIDTH), "float32", optimiser)
+    layout = DenseLayout(spec, 5)
+    together, single = [[DenseShard(spec, layout, i) for i in range(5)] for _ in range(2)]
+    for step in range(3):
+        blocks = [shard.blocks[step:] for shard in together]
+        sizes = [shard.elements_of(b) for shard, b in zip(together, blocks, strict=True)]
+        grads = (np.arange(sum(sizes)) % 13 - 6).astype(np.float32)
+        given = [shard.run_to_push(b) for shard, b in zip(together, blocks, strict=True)]
+        assert native.push_runs(grads, sizes, given)
+        starts = np.cumsum([0, *sizes])
+        for shard, b, start, size in zip(single, blocks, starts, sizes, strict=False):
+            shard.push(b, grads[start : start + size])
+    assert [shard.digest() for shard in together] == [shard.digest() for shard in single]
+
+
+@pytest.mark.skipif(native is None, reason="there is no native module here")
+@pytest.mark.parametrize("wrong", ["fewer", "more", "type", "beyond", "counts"])
+def test_runs_that_do_not_fit_change_nothing(wrong: str) -> None:
+    first, second, grads = shards("float32", Adam(0.01))
+    before = first.digest()
+    given = [first.run_to_push(first.blocks), second.run_to_push(second.blocks)]
+    assert given[0] is not None
+    sizes, both = [grads.size, grads.size], np.concatenate([grads, grads])
+    if wrong == "fewer":
+        both = both[:-1]
+    elif wrong == "more":
+        both = np.concatenate([both, grads[:1]])
+    elif wrong == "type":
+        both = both.astype(np.float64)
+    elif wrong == "beyond":
+        given[1] = (*given[0][:2], 1, *given[0][3:])
+    else:
+        sizes = [grads.size - 1, grads.size + 1]
+    assert native.push_runs(both, sizes, given) is None
+    assert first.digest() == second.digest() == before
