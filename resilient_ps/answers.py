@@ -35,8 +35,12 @@ def answers(replies: Iterable[Reply], until_ns: int) -> list[Send]:
     the cluster was rolled back.
     """
     grouped: dict[Origin, list[Reply]] = {}
+    origin, group = None, list[Reply]()
     for reply in replies:
-        grouped.setdefault(reply.origin, []).append(reply)
+        if reply.origin is not origin:  # neighbours mostly share it
+            origin = reply.origin
+            group = grouped.setdefault(origin, [])
+        group.append(reply)
     return [
         Send(origin.peer, _answer(origin.request, batch), _until(batch, until_ns))
         for origin, group in grouped.items()

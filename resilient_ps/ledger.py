@@ -160,6 +160,13 @@ class JobLedger:
             return _not_repeatable(worker.rank, push, f"push {record.last} was left out")
         return ACCEPT
 
+    def accepts(self, worker: WorkerId, clock: int, n: int, prev: int) -> bool:
+        """Does `check_push` give `ACCEPT`, whatever the content? With all rules."""
+        record = self.ranks.get(worker.rank)
+        if record is None or not record.live or worker.incarnation != record.incarnation:
+            return False
+        return clock == record.ticked + 1 and prev == record.last == record.replayed and n > prev
+
     def _check_repeat(self, record: RankRecord, rank: int, push: PushId, digest: int) -> Verdict:
         if push.n <= record.replayed:
             return REPEAT  # a retry: this incarnation has been there already

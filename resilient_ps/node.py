@@ -79,7 +79,8 @@ from resilient_ps.messages import (
 from resilient_ps.namespace_figures import namespace_figures
 from resilient_ps.node_settings import NodeSettings
 from resilient_ps.peers import Peers
-from resilient_ps.replicas import InParallel, Replicas, one_by_one
+from resilient_ps.replicas import Replicas
+from resilient_ps.replication.applying import InParallel, one_by_one
 from resilient_ps.replication.home import REPLICA_REF, Home
 from resilient_ps.replication.replica import Replica
 from resilient_ps.requests import Requests

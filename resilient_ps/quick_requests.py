@@ -6,8 +6,11 @@ the usual way, and then all tables are worked on in one call of the native modul
 where there is much to do. Such a push is one of a primary that is alone and has nothing pending: it
 is committed as soon as it is made, so its entry need not be kept.
 
-All or nothing: where one part is not plain (a repeat, a gap, followers, BSP's pushes, whatever is
-wrong), nothing has been changed, and the whole request goes the usual way.
+Where others hold the shards, too, such a push becomes an entry of each in one go, for one message
+to each of them (`append_quickly`); it is committed and applied like all entries.
+
+All or nothing: where one part is not plain (a repeat, a gap, BSP's pushes, whatever is wrong),
+nothing has been changed, and the whole request goes the usual way.
 """
 
 from __future__ import annotations
@@ -21,11 +24,14 @@ from resilient_ps.barrier import Update
 from resilient_ps.engine import native
 from resilient_ps.ids import PushId
 from resilient_ps.ledger import ACCEPT
-from resilient_ps.messages import Answer, Kind, PartAnswer, Request, Status
+from resilient_ps.messages import Answer, Command, Kind, PartAnswer, Request, Status
+from resilient_ps.plain_push import PARTS_MAX, PlainPush
+from resilient_ps.replication.home import Out
 from resilient_ps.replication.leading import Leading
 from resilient_ps.replication.replica import Replica
 from resilient_ps.table_part import Overlay, TablePart
 from resilient_ps.tables.sparse_overlay import SparseOverlay
+from resilient_ps.waiting import Origin
 
 ByNumber: TypeAlias = Mapping[int, Replica]
 
@@ -81,6 +87,45 @@ def _push(request: Request, by_number: ByNumber) -> Answer | None:
     if not _apply(request, [table for _, table, *_ in made], counts):
         return None
     return Answer(request.request, tuple([_record(request, *each) for each in made]))
+
+
+def append_quickly(
+    request: Request, by_number: ByNumber, origin: Origin, now_ns: int
+) -> list[Out] | None:
+    """A push of shards with followers: the entries for these. None: it goes the usual way, and
+    nothing has been changed.
+
+    The entries are those of the usual way, and are committed and applied like all.
+    """
+    if native is None or len(request.values) != 1 or len(request.parts) > PARTS_MAX:
+        return None
+    made: list[tuple[Leading, Command, PlainPush | None]] = []
+    worker, clock, n, number = request.worker, request.clock, request.n, request.table
+    keys, values = request.keys, request.values[0]
+    rate, settled, text = request.rate, request.settled, request.text
+    first = start = 0
+    for shard_number, seen, prev, count, elements in request.parts:
+        leading = leading_of(by_number, shard_number)
+        if leading is None or not leading.appends_plainly or leading.shard.position < seen:
+            return None
+        last, stop = first + count, start + elements
+        command = Command(
+            Kind.PUSH, worker, clock, n, prev, number, rate, settled, text,
+            keys[first:last], values[start:stop],
+        )  # fmt: skip
+        first, start = last, stop
+        prepared = None
+        if not len(leading.log):
+            prepared = leading.shard.plain_push(command)
+            if prepared is None:
+                return None
+        made.append((leading, command, prepared))
+    if len({leading.number for leading, *_ in made}) != len(made):
+        return None
+    outs: list[Out] = []
+    for leading, command, prepared in made:
+        outs += leading.append_plainly(command, prepared, origin, now_ns)
+    return outs
 
 
 def _apply(request: Request, tables: list[TablePart], counts: list[int]) -> bool:

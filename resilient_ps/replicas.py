@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Collection, Iterable
+from typing import Any
 
 from resilient_ps.answers import answers
 from resilient_ps.coordinator.keys import Located
@@ -25,6 +24,7 @@ from resilient_ps.messages import (
     Status,
 )
 from resilient_ps.peers import Peers
+from resilient_ps.replication.applying import Due, InParallel, apply_all
 from resilient_ps.replication.claims import Known
 from resilient_ps.replication.home import COPIES_MAX, Home, Out, ToServer
 from resilient_ps.replication.leading import Leading
@@ -36,16 +36,6 @@ from resilient_ps.shard import Reply, Shard
 TIMER = "replicas"
 EVERY_NS = 100_000_000
 _KINDS = frozenset({"config", "restore", "server", "shard", "leader"})  # what it looks at in etcd
-HEAVY_KEYS = 1 << 14  # what is applied is from so many keys on applied in parallel
-
-_Part = TypeVar("_Part", AppendPart, AppendedPart)
-Task: TypeAlias = Callable[[], list[Out]]
-InParallel: TypeAlias = Callable[[Sequence[Task]], list[list[Out]]]
-
-
-def one_by_one(tasks: Sequence[Task]) -> list[list[Out]]:
-    """The plain way to run tasks."""
-    return [task() for task in tasks]
 
 
 class Replicas:
@@ -235,19 +225,28 @@ class Replicas:
     def on_append(self, peer: str, append: Append, now_ns: int) -> list[Effect]:
         """Entries of a primary."""
         said: list[AppendedPart] = []
-
-        def hold(part: AppendPart) -> list[Out]:
-            answer, outs = self._replica(part.shard).on_append(part, now_ns)
-            if answer is not None:
-                said.append(answer)
-            return outs
-
+        outs: list[Out] = []
+        dues: dict[int, Due] = {}
         for part in append.parts:
+            if part.shard in dues:  # twice in one message: one after the other
+                self._apply(dues)
             if part.epoch.incarnation > self._home.incarnation:  # which we will soon hear of
                 said.append(AppendedPart(part.shard, part.epoch, part.attempt, Held.BUSY, 0))
-        parts = [part for part in append.parts if self._is_for_us(part)]
-        effects = self._for_each(parts, hold, now_ns)
-        return [*effects, Send(peer, Appended(tuple(sorted(said))))] if said else effects
+            if not self._is_for_us(part):
+                continue
+            replica = self._replica(part.shard)
+            answer = replica.hold_plainly(part)
+            if answer is None:
+                answer, further = replica.hold(part)
+                outs += further
+            if answer is not None:
+                said.append(answer)
+            due = replica.due(part, answer)
+            if due is not None:
+                dues[part.shard] = due
+        self._apply(dues)
+        effects = self.performed(outs, now_ns) if outs else []
+        return [*effects, Send(peer, Appended(tuple(said)))] if said else effects
 
     def on_copy(self, peer: str, piece: Copy, now_ns: int) -> list[Effect]:
         """A piece of a state copy."""
@@ -263,15 +262,40 @@ class Replicas:
         if member is None:
             return []
 
-        def hear(part: AppendedPart) -> list[Out]:
-            return self.by_number[part.shard].on_appended(member, part, now_ns)
-
-        parts = [p for p in appended.parts if p.shard in self.by_number and self._is_for_us(p)]
         copied = self._home.copied
-        effects = self._for_each(parts, hear, now_ns)
-        if self._home.copied == copied:
-            return effects
-        return [*effects, *self.performed(self._copy_next(now_ns), now_ns)]
+        outs: list[Out] = []
+        dues: dict[int, Due] = {}
+        for part in appended.parts:
+            if part.shard in dues:
+                outs += self._commit(dues, now_ns)
+            replica = self.by_number.get(part.shard)
+            if replica is None or not self._is_for_us(part):
+                continue
+            leading = replica.leading
+            if leading is None or not leading.hears(member, part, now_ns):
+                outs += replica.on_appended(member, part, now_ns)
+            elif (due := leading.commit_held()) is not None:
+                dues[part.shard] = due
+        outs += self._commit(dues, now_ns)
+        if self._home.copied != copied:
+            outs += self._copy_next(now_ns)
+        return self.performed(outs, now_ns)
+
+    def _apply(self, dues: dict[int, Due]) -> None:
+        """Apply what is due of shards, by number; then nothing is."""
+        apply_all([*dues.values()], self.in_parallel)
+        dues.clear()
+
+    def _commit(self, dues: dict[int, Due], now_ns: int) -> list[Out]:
+        """The same for shards that we lead: and answer."""
+        told = list(dues.items())
+        self._apply(dues)
+        outs: list[Out] = []
+        for number, due in told:
+            leading = self.by_number[number].leading
+            assert leading is not None
+            outs += leading.answered(due, now_ns)
+        return outs
 
     def _copy_next(self, now_ns: int) -> list[Out]:
         """A copy has ended: begin the next one. Many small ones would take long by the timer."""
@@ -287,21 +311,6 @@ class Replicas:
         """Not if it is of an incarnation of the cluster that we do not know yet."""
         later = part.epoch.incarnation > self._home.incarnation
         return part.shard < self._home.shards and not later
-
-    def _for_each(
-        self, parts: Sequence[_Part], work: Callable[[_Part], list[Out]], now_ns: int
-    ) -> list[Effect]:
-        """The shards' parts, at the same time where there is much to be applied."""
-        if len(parts) > 1 and self._is_heavy([part.shard for part in parts]):
-            done = self.in_parallel([partial(work, part) for part in parts])
-        else:
-            done = [work(part) for part in parts]
-        return self.performed([out for outs in done for out in outs], now_ns)
-
-    def _is_heavy(self, shards: Sequence[int]) -> bool:
-        """Each shard once, and much that is not applied yet?"""
-        pending = [self.by_number[n].log.keys for n in set(shards) if n in self.by_number]
-        return len(pending) == len(shards) and sum(pending) >= HEAVY_KEYS
 
     # -- effects
 

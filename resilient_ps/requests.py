@@ -21,7 +21,7 @@ from resilient_ps.messages import (
     Values,
 )
 from resilient_ps.quick_pulls import QuickPulls
-from resilient_ps.quick_requests import answer_quickly
+from resilient_ps.quick_requests import answer_quickly, append_quickly
 from resilient_ps.replicas import Replicas, rolled_back
 from resilient_ps.replication.home import Home, Out
 from resilient_ps.replication.leading import Leading
@@ -53,6 +53,11 @@ class Requests:
             answer = self._quickly(request)
             if answer is not None:
                 return [Send(peer, answer, self._membership.deadline_ns)]
+            if request.kind is Kind.PUSH:
+                self.quick_pulls.forget()  # what is committed at once may be more than this push
+                entered = append_quickly(request, self._replicas.by_number, origin, now_ns)
+                if entered is not None:
+                    return self._replicas.performed(entered, now_ns)
         if request.kind is not Kind.PULL:
             self.quick_pulls.forget()
         if self._is_heavy(request):

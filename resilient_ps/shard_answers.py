@@ -31,6 +31,10 @@ class Answering:
         self.tables: dict[int, TablePart] = {}
         self.jobs: dict[int, Job] = {}
 
+    def ok(self, value: int) -> PartAnswer:
+        """What was asked for has happened, or is so."""
+        return self._ok(value)
+
     def _ok(self, value: int = 0, text: bytes = b"") -> PartAnswer:
         return _new(PartAnswer, (self.number, Status.OK, self.position, value, 0, 0, text))
 

@@ -32,6 +32,7 @@ from resilient_ps.ids import Epoch, Position, PushId
 from resilient_ps.job import Job
 from resilient_ps.ledger import JobLedger, RankRecord
 from resilient_ps.messages import NO_KEYS, NO_VALUES, Command, Entry, Kind, PartAnswer, Status
+from resilient_ps.plain_push import PlainPush
 from resilient_ps.rationing import Rationing
 from resilient_ps.shard_answers import Change
 from resilient_ps.small_state import digest_of
@@ -294,6 +295,27 @@ class ShardState(Cutting, Rationing):
         return leave
 
     # -- pushes and ticks
+
+    def plain_push(self, command: Command) -> PlainPush | None:
+        """This push, if it is accepted and applied at once, once there is room for its rows; None:
+        `prepare` says."""
+        worker = command.worker
+        table, job = self.tables.get(command.table), self.jobs.get(worker.job)
+        if table is None or job is None or table.writer != worker.job:
+            return None
+        ledger = job.ledger
+        if command.kind is not Kind.PUSH or ledger.buffers or table.overlay is not None:
+            return None
+        if not ledger.accepts(worker, command.clock, command.n, command.prev):
+            return None
+        keys, values = command.keys, command.values
+        if not table.is_pushable(keys, values, values.size):
+            return None
+        if self.cuts.holds_back(worker.job, command.clock):
+            return None
+        if not job.barrier.has_room_for(keys.nbytes + values.nbytes):
+            return None
+        return _new(PlainPush, (self, table, ledger, command))
 
     def _on_push(self, command: Command) -> PartAnswer | Change:
         digest = xxhash.xxh3_64_intdigest(command.keys.data, command.table)

@@ -28,7 +28,7 @@ from resilient_ps.coordinator.records import RestoreRecord
 from resilient_ps.coordinator.view import ClusterView
 from resilient_ps.errors import ResilientPsError
 from resilient_ps.machine import Effect, Log, SetTimer
-from resilient_ps.replicas import InParallel
+from resilient_ps.replication.applying import InParallel
 from resilient_ps.replication.home import Home, Out
 from resilient_ps.restoring import RestoredShard
 from resilient_ps.shard import Shard

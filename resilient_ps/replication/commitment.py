@@ -18,7 +18,9 @@ from collections.abc import Iterable
 from resilient_ps.coordinator.records import Member
 from resilient_ps.ids import Position
 from resilient_ps.messages import Command, Entry, Kind, PartAnswer, Status
+from resilient_ps.plain_push import PlainPush
 from resilient_ps.quota_admission import about_used, refusal, with_use
+from resilient_ps.replication.applying import Due, apply_all
 from resilient_ps.replication.claims import Claim, Known
 from resilient_ps.replication.home import Home, Out
 from resilient_ps.replication.imagers import with_imager
@@ -28,6 +30,7 @@ from resilient_ps.shard import Change, Reply, Shard, moves_clocks
 from resilient_ps.waiting import Origin
 
 PARKED_MAX = 10_000  # writes that wait for the end of a hand-over
+_new = tuple.__new__  # several times faster than a named tuple's own constructor
 
 
 class Commitment(Streams):
@@ -44,7 +47,7 @@ class Commitment(Streams):
         self._early: dict[int, PartAnswer] = {}  # see `_apply_early`
         self._parked: list[Origin] = []  # writes that are to go to the heir
         self._quota_at = 0  # the lsn of the last QUOTA
-        self._prepared: tuple[int, Change | None] = (0, None)  # the lsn that it is of
+        self._prepared: tuple[int, Change | PlainPush | None] = (0, None)  # the lsn that it is of
 
     # -- writes
 
@@ -95,16 +98,44 @@ class Commitment(Streams):
         self.commit = self.log.pass_over(self.epoch)
         return self.commit
 
-    def _append(self, command: Command, origin: Origin | None, now_ns: int) -> list[Out]:
-        lsn = self.log.last + 1
-        self.log.append(Entry(Position(self.epoch, lsn), command))
-        if command.kind is Kind.QUOTA:
-            self._quota_at = lsn
+    @property
+    def appends_plainly(self) -> bool:
+        """Would a push become an entry that is sent to others in sync, whatever it does?"""
+        log, in_sync = self.log, len(self.known.record.in_sync)
+        if in_sync < 2 or in_sync < self.home.min_in_sync:
+            return False
+        if self.heir is not None or self.lack or self.shard.quotas or log.applied < self._quota_at:
+            return False
+        return not log.nbytes or log.nbytes <= self.home.pending_bytes_max
+
+    def append_plainly(
+        self, command: Command, prepared: PlainPush | None, origin: Origin, now_ns: int
+    ) -> list[Out]:
+        """Such an entry. `prepared`: what it does, if nothing is pending before it."""
+        if prepared is not None:
+            self._prepared = self.log.last + 1, prepared
+        return self._enter(command, origin, now_ns)
+
+    def _enter(self, command: Command, origin: Origin | None, now_ns: int) -> list[Out]:
+        """An entry, for the log and for all followers."""
+        log = self.log
+        prev, lsn = log.end, log.last + 1
+        entry = _new(Entry, (_new(Position, (self.epoch, lsn)), command))
+        log.append(entry)
         if origin is not None:
             self._origins[lsn] = origin
         outs: list[Out] = []
         for follower in self.followers.values():
-            outs += self._send(follower, now_ns)
+            if follower.sent == prev.lsn and not follower.resend:
+                outs += self._send_one(follower, prev, entry, now_ns)
+            else:
+                outs += self._send(follower, now_ns)
+        return outs
+
+    def _append(self, command: Command, origin: Origin | None, now_ns: int) -> list[Out]:
+        outs = self._enter(command, origin, now_ns)
+        if command.kind is Kind.QUOTA:
+            self._quota_at = self.log.last
         if not self.home.guards.apply_after_commit:
             self._apply_early()
         return outs + self.advance(now_ns)
@@ -178,31 +209,40 @@ class Commitment(Streams):
 
     def advance(self, now_ns: int) -> list[Out]:
         """Commit what all needed members hold; apply and answer it."""
+        due = self.commit_held()
+        if due is None:
+            return []
+        apply_all([due])
+        return self.answered(due, now_ns)
+
+    def commit_held(self) -> Due | None:
+        """Commit what all needed members hold: to be applied, and then `answered`."""
         commit = self.log.last
         if commit > self.commit and self.home.guards.wait_for_backups:
             commit = self.held_by_all()
         if commit < self.opened or commit <= self.commit:
-            return []
+            return None
         self.commit = commit
         if self.shard.epoch != self.epoch:
             self.shard.serve_in(self.epoch)
+        lsn, prepared = self._prepared
+        if lsn != self.log.applied + 1:  # else nothing has changed since
+            prepared = None
+        return Due(self.shard, self.log.take_to(commit), prepared, [])
+
+    def answered(self, due: Due, now_ns: int) -> list[Out]:
+        """What was due is applied: those who wait for it are told."""
         replies: list[Reply] = []
-        kinds: list[Kind] = []
-        for lsn in sorted(self._early):
-            if lsn <= commit and lsn in self._origins:
+        for lsn in sorted(self._early) if self._early else ():
+            if lsn <= self.commit and lsn in self._origins:
                 replies.append(Reply(self._origins.pop(lsn), self._early.pop(lsn)))
-        while self.log.applied < commit:
-            entry = self.log.take()
-            lsn, prepared = self._prepared
-            if lsn == entry.at.lsn and prepared is not None:  # nothing has changed since
-                answer = self.shard.commit(prepared, entry.at)
-            else:
-                answer = self.shard.apply(entry)
-            kinds.append(entry.command.kind)
+        for entry, answer in zip(due.entries, due.answers, strict=True):
             origin = self._origins.pop(entry.at.lsn, None)
             if origin is not None:
-                replies.append(Reply(origin, answer))
-        return self._after(kinds, replies, now_ns)
+                replies.append(_new(Reply, (origin, answer, None)))
+        if not self.shard.waiting:
+            return [*replies]
+        return self._after([entry.command.kind for entry in due.entries], replies, now_ns)
 
     def _after(self, kinds: Iterable[Kind], replies: list[Reply], now_ns: int) -> list[Out]:
         outs: list[Out] = [*replies]

@@ -6,6 +6,7 @@ Matching a primary's log to ours: how far they agree, what is appended, what is 
 from __future__ import annotations
 
 from resilient_ps.messages import AppendPart, Entry
+from resilient_ps.replication.applying import Due, apply_all
 from resilient_ps.replication.home import Home
 from resilient_ps.replication.log import Log
 from resilient_ps.shard import Shard
@@ -46,8 +47,10 @@ class Holding:
             log.append(entry)
         return True
 
-    def _apply_to(self, commit: int) -> None:
+    def _due(self, commit: int) -> Due:
+        """What is to be applied now that everything up to there is committed."""
         assert self.shard is not None
-        log, shard = self.log, self.shard
-        while log.applied < min(commit, log.last):
-            shard.apply(log.take())
+        return Due(self.shard, self.log.take_to(commit), None, [])
+
+    def _apply_to(self, commit: int) -> None:
+        apply_all([self._due(commit)])

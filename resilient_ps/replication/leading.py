@@ -85,6 +85,16 @@ class Leading(Commitment):
                 return self._on_empty(follower, now_ns)
         return []
 
+    def hears(self, member: Member, part: AppendedPart, now_ns: int) -> bool:
+        """The most frequent case of `on_appended`, without its end: `commit_held` is next."""
+        follower = self.followers.get(member)
+        if follower is None or part.attempt != follower.attempt or part.held is not Held.HELD:
+            return False
+        if part.epoch != self.epoch or not follower.counted or self.heir is not None:
+            return False
+        follower.heard(part.lsn, now_ns)
+        return True
+
     def _on_empty(self, follower: Follower, now_ns: int) -> list[Out]:
         """Only a copy helps: at once for a learner, for a member when it has been left out."""
         if follower.counted:

@@ -61,6 +61,8 @@ class Log:
         """The epoch of an lsn, as a position; None where it is not remembered, or not there."""
         if lsn > self.last or lsn < 0:
             return None
+        if self._firsts and lsn >= self._firsts[-1]:  # as nearly always
+            return _new(Position, (self._epochs[-1], lsn))
         if lsn == 0:
             return Position(NO_EPOCH, 0)
         run = bisect_right(self._firsts, lsn) - 1
@@ -101,8 +103,19 @@ class Log:
         self.keys -= len(entry.command.keys)
         return entry
 
+    def take_to(self, lsn: int) -> list[Entry]:
+        """All that are not applied up to `lsn`; they are, from now on."""
+        if lsn < self.last:
+            return [self.take() for _ in range(lsn - self.applied)]
+        entries = list(self._entries)
+        self._entries.clear()
+        self.applied, self.nbytes, self.keys = self.last, 0, 0
+        return entries
+
     def after(self, lsn: int) -> tuple[Entry, ...]:
         """The entries behind `lsn`, which is at least `applied`."""
+        if lsn == self.last - 1:
+            return (self._entries[-1],)
         return tuple(islice(self._entries, lsn - self.applied, None))
 
     def pending(self) -> Iterable[Entry]:

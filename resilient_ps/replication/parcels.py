@@ -10,6 +10,7 @@ from resilient_ps.frames import APPEND_BYTES, APPEND_PART_BYTES, FrameLimits, ap
 from resilient_ps.messages import Append, AppendPart, Copy, Entry
 
 LIMITS = FrameLimits()
+FEW_PARTS = 64  # whose entries' heads fit in any case
 
 
 class _Parcel:
@@ -70,7 +71,29 @@ def pack(parts: Sequence[AppendPart | Copy]) -> list[Append | Copy]:
     """What one server is to get, in order. A part may be split over several messages."""
     if len(parts) == 1 and isinstance(parts[0], AppendPart) and len(parts[0].entries) <= 1:
         return [Append((parts[0],))]  # it fits, and most are so
-    return list(_packed(parts))
+    together = _together(parts)
+    return list(_packed(parts)) if together is None else [together]
+
+
+def _together(parts: Sequence[AppendPart | Copy]) -> Append | None:
+    """One message, if it is plain that all fit: a few small entries, as most requests make."""
+    if len(parts) > FEW_PARTS:
+        return None
+    appends: dict[int, AppendPart] = {}
+    dtypes: set[np.dtype[np.generic]] = set()
+    payload_bytes = 0
+    for part in parts:
+        if not isinstance(part, AppendPart) or len(part.entries) != 1:
+            return None
+        command = part.entries[0].command
+        if command.text:
+            return None
+        appends[part.shard] = part
+        dtypes.add(command.values.dtype)
+        payload_bytes += command.keys.nbytes + command.values.nbytes
+    if len(appends) < len(parts) or len(dtypes) != 1 or payload_bytes > LIMITS.payload_bytes:
+        return None
+    return Append(tuple(appends.values()))
 
 
 def _packed(parts: Iterable[AppendPart | Copy]) -> Iterator[Append | Copy]:

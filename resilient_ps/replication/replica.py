@@ -34,6 +34,7 @@ from resilient_ps.coordinator.records import Member
 from resilient_ps.coordinator.standing import never_led
 from resilient_ps.copying import CopyTarget
 from resilient_ps.errors import BadInput
+from resilient_ps.guards import ALL_GUARDS
 from resilient_ps.ids import NO_EPOCH, NOWHERE, Epoch, Position
 from resilient_ps.machine import Exit
 from resilient_ps.machine import Log as LogLine
@@ -46,6 +47,7 @@ from resilient_ps.messages import (
     PartAnswer,
     Status,
 )
+from resilient_ps.replication.applying import Due, apply_all
 from resilient_ps.replication.claims import Claim, Known, found_instead
 from resilient_ps.replication.election import RETRY_NS, Candidacy
 from resilient_ps.replication.holding import Holding
@@ -55,6 +57,7 @@ from resilient_ps.replication.log import Log, in_sequence
 from resilient_ps.shard import Shard
 
 EXIT_DIVERGED = 71
+_new = tuple.__new__  # several times faster than a named tuple's own constructor
 
 Role: TypeAlias = Literal["empty", "loading", "learner", "backup", "primary"]
 
@@ -260,6 +263,38 @@ class Replica(Holding):
 
     def on_append(self, part: AppendPart, now_ns: int) -> tuple[AppendedPart | None, list[Out]]:
         """Entries of a primary, and what we answer."""
+        answer, outs = self.hold(part)
+        due = self.due(part, answer)
+        if due is not None:
+            apply_all([due])
+        return answer, outs
+
+    def due(self, part: AppendPart, answer: AppendedPart | None) -> Due | None:
+        """What is to be applied when a part was held, and answered so."""
+        if answer is None or answer.held is not Held.HELD or answer.epoch != self.epoch:
+            return None
+        commit = min(part.commit, self._verified)
+        if not self.home.guards.apply_after_commit:
+            commit = self.log.last
+        return self._due(commit) if commit > self.log.applied else None
+
+    def hold_plainly(self, part: AppendPart) -> AppendedPart | None:
+        """`hold`, where the entries are the next ones of a stream; None: nothing has happened."""
+        number, epoch, attempt, prev, _, entries = part
+        log = self.log
+        if epoch != self.epoch or attempt != self._attempt or self.leading is not None:
+            return None
+        if self.shard is None or self._target is not None or prev != log.end:
+            return None
+        if not in_sequence(prev, entries, epoch) or self.home.guards is not ALL_GUARDS:
+            return None
+        for entry in entries:
+            log.append(entry)
+        self._verified = max(self._verified, log.last)
+        return _new(AppendedPart, (number, epoch, attempt, Held.HELD, self._verified))
+
+    def hold(self, part: AppendPart) -> tuple[AppendedPart | None, list[Out]]:
+        """Take entries of a primary into the log. What we answer; `due` is next."""
         if part.epoch < self.epoch and not self.home.guards.backups_fence:
             last = part.entries[-1].at.lsn if part.entries else part.prev.lsn
             return AppendedPart(self.number, part.epoch, part.attempt, Held.HELD, last), []
@@ -287,9 +322,6 @@ class Replica(Holding):
             return None, [*outs, self._diverged(part)]
         last = part.entries[-1].at.lsn if part.entries else part.prev.lsn
         self._verified = max(self._verified, last)
-        self._apply_to(min(part.commit, self._verified))
-        if not self.home.guards.apply_after_commit:
-            self._apply_to(self.log.last)
         return self._says(Held.HELD, self._verified), outs
 
     @property

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from resilient_ps.coordinator.records import Member
 from resilient_ps.copying import CopySource
+from resilient_ps.ids import Position
 from resilient_ps.machine import Log as LogLine
 from resilient_ps.messages import AppendPart, Copied, Entry
 from resilient_ps.replication.claims import Known
@@ -21,6 +22,7 @@ from resilient_ps.shard import Shard
 
 COPY_PAUSE_NS = 1_000_000_000
 SECOND_NS = 10**9
+_new = tuple.__new__  # several times faster than a named tuple's own constructor
 
 
 class Streams:
@@ -78,6 +80,15 @@ class Streams:
             follower.sent = self.log.last
             follower.owes(now_ns)
         return outs
+
+    def _send_one(self, follower: Follower, prev: Position, entry: Entry, now_ns: int) -> list[Out]:
+        """`_send`, where it lacks this one entry only."""
+        if follower.member not in self.home.leases:
+            return []
+        follower.told, follower.sent = self.commit, entry.at.lsn
+        follower.owes(now_ns)
+        about = self.number, self.epoch, follower.attempt, prev, self.commit, (entry,)
+        return [_new(ToServer, (follower.member.server, _new(AppendPart, about)))]
 
     def _part(self, follower: Follower, entries: tuple[Entry, ...]) -> list[Out]:
         prev = self.log.place(follower.sent)

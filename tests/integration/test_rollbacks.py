@@ -20,7 +20,7 @@ from resilient_ps.errors import RolledBack
 ROWS = 1_200
 EPOCHS = 2
 RANKS = 2
-OFTEN = CheckpointSettings(every_clocks=10, keep_last=5, cut_deadline_s=10, loss_grace_s=1)
+OFTEN = CheckpointSettings(every_clocks=10, keep_last=100, cut_deadline_s=10, loss_grace_s=1)
 
 
 def numbered_rows() -> SparseArrayDataset:

@@ -65,6 +65,17 @@ def test_entries_are_applied_in_order() -> None:
     assert len(log) == 0
 
 
+@pytest.mark.parametrize("lsn", range(7))
+def test_all_up_to_an_lsn_are_taken_as_one_by_one(lsn: int) -> None:
+    log, other = filled(1, 1, 2, 2, 2, applied=1), filled(1, 1, 2, 2, 2, applied=1)
+    one_by_one = [other.take() for _ in range(min(lsn, other.last) - other.applied)]
+    assert log.take_to(lsn) == one_by_one
+    assert (log.applied, log.last, log.nbytes, log.keys, log.end) == (
+        other.applied, other.last, other.nbytes, other.keys, other.end,
+    )  # fmt: skip
+    assert list(log.pending()) == list(other.pending())
+
+
 def test_entries_behind_an_lsn() -> None:
     log = filled(1, 1, 2, 2, applied=1)
     assert [e.at.lsn for e in log.after(1)] == [2, 3, 4]
