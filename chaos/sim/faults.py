@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilient_ps.chaos.sim.bucket import BUCKET
-from resilient_ps.chaos.sim.cluster import SimCluster
+from resilient_ps.chaos.sim.cluster import SimCluster, SimServer
 from resilient_ps.chaos.sim.disasters import Disasters
 from resilient_ps.chaos.sim.process import Process
 from resilient_ps.chaos.sim.schedule import AnyKind, Fault, Schedule
@@ -20,6 +20,8 @@ from resilient_ps.chaos.sim.world import World
 MS_NS = 1_000_000
 SERVERS_MOST = 5
 CUTS_PER_FAULT = 8
+LOOK_NS = 100 * MS_NS  # how often somebody looks whether a server has stopped
+STOPS_WITHIN_S = 30.0  # with its last checkpoint, and handing over
 
 Undo = Callable[[], None]
 
@@ -65,6 +67,7 @@ class Faults:
         self.skipped = 0
         self._careful = careful
         self._open: dict[int, Undo] = {}
+        self._stopping: list[SimServer] = []  # those that may not have ended yet
         self._begun = 0
         self._over = False
         disasters = Disasters(cluster, load, self.say, self._restart)
@@ -99,13 +102,18 @@ class Faults:
             world.after(fault.at_ms * MS_NS, partial(self._strike, fault))
 
     def heal(self) -> None:
-        """End all faults, start what is dead, and let nothing begin any more."""
+        """End all faults, start what is dead, and let nothing begin any more.
+
+        Servers that were told to stop have stopped when this returns, and run again.
+        """
         self._over = True
         self.say("all faults end")
         for number in list(self._open):
             self._end(number)
         for server in list(self.cluster.servers.values()):
             server.process.wake()
+        self.cluster.world.wait_for(self._nobody_is_stopping, STOPS_WITHIN_S)
+        for server in list(self.cluster.servers.values()):
             if not server.alive:
                 self._restart(server.name)
         for rank in self.load.ranks:
@@ -221,10 +229,23 @@ class Faults:
         process = self._process(fault.target[0])
         if process is None or process.paused or not self._may_end(process):
             return None
-        name = process.host
-        self.say(f"{name} gets SIGTERM")
-        self.cluster.stop(name)
-        return lambda: self._restart(name, same_port=fault.how % 2 == 0)
+        stopped = self.cluster.servers[process.host]
+        self.say(f"{stopped.name} gets SIGTERM")
+        self.cluster.stop(stopped.name)
+        self._stopping.append(stopped)
+        return lambda: self._start_when_stopped(stopped, same_port=fault.how % 2 == 0)
+
+    def _start_when_stopped(self, stopped: SimServer, *, same_port: bool) -> None:
+        """An orderly end may take longer than the fault."""
+        if stopped.alive:
+            look = partial(self._start_when_stopped, stopped, same_port=same_port)
+            self.cluster.world.after(LOOK_NS, look)
+        elif self.cluster.servers[stopped.name] is stopped:
+            self._restart(stopped.name, same_port=same_port)
+
+    def _nobody_is_stopping(self) -> bool:
+        self._stopping = [server for server in self._stopping if server.alive]
+        return not self._stopping
 
     def _join(self, fault: Fault) -> Undo | None:
         if len(self.cluster.servers) >= SERVERS_MOST:

@@ -122,3 +122,25 @@ def test_a_run_goes_on_for_thirty_virtual_seconds() -> None:
     assert outcome.virtual_s >= 30
     assert outcome.acknowledged >= 200
     assert outcome.steps * MILLISECOND_NS < 30 * SECOND_NS  # the world does not spin
+
+
+def test_a_server_runs_again_when_it_has_stopped_however_long_that_takes() -> None:
+    cluster, faults = begun()
+    before = cluster.servers["s1"]
+    faults.plan((Fault(10, "stop", ("s1",), duration_ms=1),))
+    run_for(cluster, 11)
+    assert before.alive  # the fault is over, but not what it began
+    run_for(cluster, 10_000)
+    assert not before.alive
+    assert cluster.servers["s1"].alive
+
+
+def test_when_all_faults_have_ended_nobody_is_stopping() -> None:
+    cluster, faults = begun()
+    before = cluster.servers["s1"]
+    faults.plan((Fault(10, "stop", ("s1",), duration_ms=60_000),))
+    run_for(cluster, 11)
+    assert before.alive
+    faults.heal()
+    assert not before.alive
+    assert cluster.servers["s1"].alive
