@@ -5,7 +5,8 @@ Matching a primary's log to ours: how far they agree, what is appended, what is 
 
 from __future__ import annotations
 
-from resilient_ps.messages import AppendPart, Entry
+from resilient_ps.ids import Epoch
+from resilient_ps.messages import AppendedPart, AppendPart, Entry, Held
 from resilient_ps.replication.applying import Due, apply_all
 from resilient_ps.replication.home import Home
 from resilient_ps.replication.log import Log
@@ -20,6 +21,18 @@ class Holding:
         self.home = home
         self.shard: Shard | None = None
         self.log = Log()
+        self.epoch = Epoch(home.incarnation, 0)  # everything from before is refused
+        self._attempt = 0  # the latest stream of this epoch
+        self._verified = -1  # the log agrees with the primary's up to here, in this epoch
+
+    def due(self, part: AppendPart, answer: AppendedPart | None) -> Due | None:
+        """What is to be applied when a part was held, and answered so."""
+        if answer is None or answer.held is not Held.HELD or answer.epoch != self.epoch:
+            return None
+        commit = min(part.commit, self._verified)
+        if not self.home.guards.apply_after_commit:
+            commit = self.log.last
+        return self._due(commit) if commit > self.log.applied else None
 
     def _agreement(self, part: AppendPart) -> int | None:
         """None when the log holds what the entries follow; else how far it may agree."""
@@ -54,3 +67,7 @@ class Holding:
 
     def _apply_to(self, commit: int) -> None:
         apply_all([self._due(commit)])
+
+    def _says(self, held: Held, lsn: int, attempt: int | None = None) -> AppendedPart:
+        attempt = self._attempt if attempt is None else attempt
+        return AppendedPart(self.number, self.epoch, attempt, held, lsn)

@@ -47,7 +47,6 @@ from resilient_ps.messages import (
     PartAnswer,
     Status,
 )
-from resilient_ps.replication.applying import Due, apply_all
 from resilient_ps.replication.claims import Claim, Known, found_instead
 from resilient_ps.replication.election import RETRY_NS, Candidacy
 from resilient_ps.replication.holding import Holding
@@ -68,12 +67,9 @@ class Replica(Holding):
     def __init__(self, number: int, home: Home) -> None:
         super().__init__(number, home)
         self.known: Known | None = None
-        self.epoch = Epoch(home.incarnation, 0)  # everything from before is refused
         self.leading: Leading | None = None
         self._dead_revision = 0  # of a leader key whose process was found dead
         self._target: CopyTarget | None = None
-        self._attempt = 0  # the latest stream of this epoch
-        self._verified = -1  # the log agrees with the primary's up to here, in this epoch
         self._floor = 0  # records of lower revisions tell nothing of our place any more
         self._held_before = False  # state has been thrown away
         self._candidacy = Candidacy(number, home)
@@ -261,23 +257,6 @@ class Replica(Holding):
 
     # -- following
 
-    def on_append(self, part: AppendPart, now_ns: int) -> tuple[AppendedPart | None, list[Out]]:
-        """Entries of a primary, and what we answer."""
-        answer, outs = self.hold(part)
-        due = self.due(part, answer)
-        if due is not None:
-            apply_all([due])
-        return answer, outs
-
-    def due(self, part: AppendPart, answer: AppendedPart | None) -> Due | None:
-        """What is to be applied when a part was held, and answered so."""
-        if answer is None or answer.held is not Held.HELD or answer.epoch != self.epoch:
-            return None
-        commit = min(part.commit, self._verified)
-        if not self.home.guards.apply_after_commit:
-            commit = self.log.last
-        return self._due(commit) if commit > self.log.applied else None
-
     def hold_plainly(self, part: AppendPart) -> AppendedPart | None:
         """`hold`, where the entries are the next ones of a stream; None: nothing has happened."""
         number, epoch, attempt, prev, _, entries = part
@@ -395,10 +374,6 @@ class Replica(Holding):
     def _give_up(self, error: BadInput, outs: list[Out]) -> tuple[AppendedPart | None, list[Out]]:
         why = LogLine("error", "copy given up", {"shard": self.number, "why": str(error)})
         return self._says(Held.EMPTY, 0), [*outs, *self._discard(), why]
-
-    def _says(self, held: Held, lsn: int, attempt: int | None = None) -> AppendedPart:
-        attempt = self._attempt if attempt is None else attempt
-        return AppendedPart(self.number, self.epoch, attempt, held, lsn)
 
     # -- the primary's side
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 
+from xxhash import xxh3_64_intdigest
+
 from resilient_ps.runtime.clock import NS_PER_S, Clock, MonotonicClock
 
 QUIET_NS = 10 * NS_PER_S
@@ -26,7 +28,7 @@ class Repeats:
     def withheld(self, said: str) -> int | None:
         """How often this was withheld since it was said last; None: withhold it now, too."""
         now_ns = self._clock.now_ns()
-        key = hash(said)  # what peers send may be long, and is not kept
+        key = xxh3_64_intdigest(said.encode(errors="replace"))  # peers may send long ones
         with self._lock:
             said_ns, count = self._said.get(key, (now_ns - QUIET_NS, 0))
             if now_ns - said_ns < QUIET_NS:

@@ -37,6 +37,7 @@ from resilient_ps.guards import ALL_GUARDS, Guards
 from resilient_ps.ids import Epoch, WorkerId
 from resilient_ps.machine import Exit, Log
 from resilient_ps.messages import AppendedPart, AppendPart, Command, Copy, Kind, PartAnswer, Status
+from resilient_ps.replication.applying import apply_all
 from resilient_ps.replication.claims import Claim, Known
 from resilient_ps.replication.home import Home, Out, ToServer
 from resilient_ps.replication.leading import Leading
@@ -237,8 +238,10 @@ class Group:
         if isinstance(part, AppendedPart):
             self._perform(target, side.replica.on_appended(sender, part, self.now_ns))
             return
-        take = side.replica.on_copy if isinstance(part, Copy) else side.replica.on_append
-        answer, outs = take(part, self.now_ns)  # type: ignore[arg-type]
+        if isinstance(part, Copy):
+            answer, outs = side.replica.on_copy(part, self.now_ns)
+        else:
+            answer, outs = _append(side.replica, part)
         self._perform(target, outs)
         if answer is not None:
             self.parts[target, source].append(answer)
@@ -374,3 +377,14 @@ def led(*names: str, **options: Any) -> Group:
     assert group.serves(names[0])
     assert {side.replica.log.applied for side in group.sides.values() if side.replica.shard} == {4}
     return group
+
+
+def _append(replica: Replica, part: AppendPart) -> tuple[AppendedPart | None, list[Out]]:
+    """Entries of a primary are held, and what is due is applied, as a server does it."""
+    answer, outs = replica.hold_plainly(part), []
+    if answer is None:
+        answer, outs = replica.hold(part)
+    due = replica.due(part, answer)
+    if due is not None:
+        apply_all([due])
+    return answer, outs
