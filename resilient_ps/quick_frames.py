@@ -124,7 +124,8 @@ begin: Callable[[memoryview, int, int, int, int], Begun | Literal[False] | None]
 """`begin(scratch, lo, hi, meta limit, payload limit)`: the request of the frame that begins at `lo`
 and that has come as far as its arrays, where these begin, how many bytes they have together, and
 the arrays themselves, still to be filled; None for what is left to `FrameReader`. False for a pull
-that fits into the scratch: it is received there, so that it can be answered as it is."""
+that fits into the scratch and is not all there yet: it is received there, so that it can be
+answered as it is."""
 
 take_log: Callable[[memoryview, int, int, int, int], Taken | None] = _leave
 """`take_log(scratch, lo, hi, meta limit, payload limit)`: `take`, for logs."""

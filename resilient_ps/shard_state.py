@@ -61,23 +61,6 @@ class ShardState(Cutting, Rationing):
         super().__init__(number, guards)
         self.shards = shards
         self._barrier_bytes_max = barrier_bytes_max
-        self._handlers: dict[Kind, Callable[[Command], PartAnswer | Change]] = {
-            Kind.OPEN_TABLE: self._on_open_table,
-            Kind.DROP_TABLE: self._on_drop_table,
-            Kind.OPEN_JOB: self._on_open_job,
-            Kind.CLOSE_JOB: self._on_close_job,
-            Kind.FENCE: self._on_fence,
-            Kind.REDO: self._on_redo,
-            Kind.PUSH: self._on_push,
-            Kind.TUNE: self._on_tune,
-            Kind.TICK: self._on_tick,
-            Kind.JOIN: self._on_join,
-            Kind.LEAVE: self._on_leave,
-            Kind.EPOCH: self._on_epoch,
-            Kind.CUT: self._on_cut,
-            Kind.ABORT: self._on_abort,
-            Kind.QUOTA: self._on_quota,
-        }
 
     # -- entries
 
@@ -100,10 +83,10 @@ class ShardState(Cutting, Rationing):
 
     def prepare(self, command: Command) -> PartAnswer | Change:
         """As `check`, but with the change that `commit` makes: so that it is admitted once."""
-        handler = self._handlers.get(command.kind)
+        handler = _HANDLERS.get(command.kind)
         if handler is None:
             return self._no(Status.REFUSED, f"a {command.kind.name} cannot be in a log")
-        return handler(command)
+        return handler(self, command)
 
     def commit(self, change: Change, at: Position) -> PartAnswer:
         """`apply` of a command that was prepared after the entry before it was applied."""
@@ -415,3 +398,24 @@ class ShardState(Cutting, Rationing):
     def digest(self) -> str:
         """Equal for equal logs, and for nothing else: tables, ledgers, held pushes, lsn, cut."""
         return digest_of(self.lsn, self.tables, self.jobs, self.cuts, self.quotas)
+
+
+# Of the class, not of each shard: a shard that refers to itself is freed, with all its tables, only
+# when Python's collector finds it, and takes their memory until then.
+_HANDLERS: dict[Kind, Callable[[ShardState, Command], PartAnswer | Change]] = {
+    Kind.OPEN_TABLE: ShardState._on_open_table,
+    Kind.DROP_TABLE: ShardState._on_drop_table,
+    Kind.OPEN_JOB: ShardState._on_open_job,
+    Kind.CLOSE_JOB: ShardState._on_close_job,
+    Kind.FENCE: ShardState._on_fence,
+    Kind.REDO: ShardState._on_redo,
+    Kind.PUSH: ShardState._on_push,
+    Kind.TUNE: ShardState._on_tune,
+    Kind.TICK: ShardState._on_tick,
+    Kind.JOIN: ShardState._on_join,
+    Kind.LEAVE: ShardState._on_leave,
+    Kind.EPOCH: ShardState._on_epoch,
+    Kind.CUT: ShardState._on_cut,
+    Kind.ABORT: ShardState._on_abort,
+    Kind.QUOTA: ShardState._on_quota,
+}

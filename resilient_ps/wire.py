@@ -142,6 +142,10 @@ class FrameReader:
         self._lo = self._hi = 0
         return self._scratch
 
+    def get_targets(self) -> list[memoryview]:
+        """Where all that is still to come of a frame with large arrays may be received at once."""
+        return self._targets[::-1]
+
     def get_buffer(self) -> memoryview:
         """Where the next bytes are to be received."""
         if self._targets:
@@ -160,11 +164,10 @@ class FrameReader:
         use, and the connection is to be closed.
         """
         if self._targets:
-            target = self._targets[-1]
-            if count < target.nbytes:
-                self._targets[-1] = target[count:]
-                return []
-            self._advance(count)
+            while count:
+                step = min(count, self._targets[-1].nbytes)
+                self._advance(step)
+                count -= step
         else:
             self._hi += count
             while self._lo < self._hi and self._take():

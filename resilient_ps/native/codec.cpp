@@ -456,8 +456,10 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     if (!received.begins || head.payload_bytes() == 0 || head.kind == words.answer_kind)
         Py_RETURN_NONE;
     if (head.kind == words.pull_kind &&
-        head.frame_bytes() <= (uint64_t)PyMemoryView_GET_BUFFER(args[0])->len)
-        Py_RETURN_FALSE;
+        head.frame_bytes() <= (uint64_t)PyMemoryView_GET_BUFFER(args[0])->len) {
+        if (head.frame_bytes() > received.hi - received.lo) Py_RETURN_FALSE;
+        Py_RETURN_NONE;  // it is there as a whole, and `take` has left it
+    }
     Owned keys(head.keys ? empty_array(head.keys, words.key_dtype) : Py_NewRef(words.no_keys));
     Owned values(
         head.value_bytes ? empty_array(head.elements(), words.dtypes[head.dtype]) : nullptr);

@@ -13,7 +13,7 @@ namespace resilient_ps {
 const int64_t HEAD_BYTES = 32, REQUEST_BYTES = 65, PART_BYTES = 44, ANSWER_BYTES = 4;
 const int64_t PART_ANSWER_BYTES = 53;
 const int KINDS_MAX = 64, STATUSES_MAX = 64, DTYPES_MAX = 8;
-const uint64_t ALIGNMENT = 16;  // of the arrays in a frame
+const uint64_t ALIGNMENT = 64;  // of the arrays in a frame: rows are whole lines of the cache
 const uint64_t U32 = 0xFFFFFFFFu, U64 = ~0ull;
 
 // Objects of Python that frames are made of; set once by `set_up`.

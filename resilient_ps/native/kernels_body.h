@@ -17,6 +17,7 @@ namespace {
 const int64_t KEYS_AHEAD = 20;
 const int64_t ROWS_AHEAD = 12;
 const int64_t MOVED_AHEAD = 16;
+const int64_t WRITTEN_AHEAD = 6;  // of one group
 const int64_t BLOCK_KEYS = 16;
 const int64_t RING = 63;
 const int64_t LINE_BYTES = 64;
@@ -559,6 +560,10 @@ void group_rows(
     const int64_t bytes = FIXED_BYTES ? FIXED_BYTES : row_bytes;
     for (int64_t i = 0; i < n; i++) {
         int64_t at = next[groups[i]]++;
+        if (i + MOVED_AHEAD < n) {
+            __builtin_prefetch(rows + (i + MOVED_AHEAD) * bytes, 0, 3);
+            __builtin_prefetch(grouped_rows + smaller(at + WRITTEN_AHEAD, n - 1) * bytes, 1, 3);
+        }
         grouped[at] = keys[i];
         copy_bytes(grouped_rows + at * bytes, rows + i * bytes, bytes);
     }

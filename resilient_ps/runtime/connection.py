@@ -224,6 +224,8 @@ class Connection(asyncio.BufferedProtocol):
             if self._reader.received_whole(nbytes, self._take):
                 return
             messages = self._reader.received(nbytes)
+            if self._reader.filling and not messages:
+                messages = self._read_on()
             self._set_low_water()
         except WireError as error:
             self._refuse_peer(str(error))
@@ -236,6 +238,20 @@ class Connection(asyncio.BufferedProtocol):
                 self.greeted = True
                 self._stop_waiting()
             self._owner.on_messages(self, messages)
+
+    def _read_on(self) -> list[Message]:
+        """What has arrived of all arrays of a frame, without the transport's turn for each."""
+        reader = self._reader
+        while reader.filling:
+            try:
+                count = os.readv(self._descriptor, reader.get_targets())
+            except OSError:  # nothing is there, or the transport will find out what it is
+                return []
+            if count == 0:
+                return []
+            if messages := reader.received(count):
+                return messages
+        return []
 
     def _set_low_water(self) -> None:
         """While a large array is received, wake up for much of it: not for each segment.

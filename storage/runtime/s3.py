@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import boto3.session
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, IncompleteReadError
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -278,7 +278,7 @@ class S3Blobs:
             if code_of(error) not in ("InvalidRange", "416"):
                 raise
             return self._head(request.name)  # it ends before the range begins
-        with contextlib.closing(answer["Body"]) as body:
+        with answer["Body"] as body:
             nbytes = int(answer["ContentLength"])
             size = _size_in(answer, nbytes, request)
             check_size(request, nbytes)
@@ -374,12 +374,20 @@ def _memory(nbytes: int, into: memoryview | None) -> memoryview:
 
 
 def _read(body: Any, memory: memoryview, deadline_s: float) -> None:
-    """The whole answer."""
+    """The whole answer. `body` is urllib3's, whose own `readinto` copies each byte once more than
+    that of the answer inside does: as long as that can be seen, it is read from."""
+    source = getattr(body, "_fp", body)
     left = memory
-    while left:  # `readinto` raises when it breaks off before the end
-        left = left[body.readinto(left[:READ_BYTES]) :]
+    while left:
+        count = source.readinto(left[:READ_BYTES])
+        if not count:
+            raise IncompleteReadError(
+                actual_bytes=len(memory) - len(left), expected_bytes=len(memory)
+            )
+        left = left[count:]
         if time.monotonic() > deadline_s:
             raise StoreUnavailable(f"the store takes too long to send {len(memory)} bytes")
+    body.read()  # nothing is left: so its connection is used again
 
 
 def _info(entry: dict[str, Any]) -> BlobInfo:

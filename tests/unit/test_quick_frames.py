@@ -13,6 +13,7 @@ from wire_messages import APPENDED, answers, appends, assert_same, requests
 
 from resilient_ps import frames, quick_frames, wire
 from resilient_ps.engine import native
+from resilient_ps.framing import HEAD
 from resilient_ps.ids import Epoch, Position
 from resilient_ps.messages import (
     Answer,
@@ -140,6 +141,19 @@ def test_both_read_the_same_message(message: Request | Answer) -> None:
     assert_same(taken[0], message)
     for short in (0, 31, data.size - 1):
         assert quick_frames.take(scratch, 5, 5 + short, limit, limit, wire.place_nowhere) is None
+
+
+def test_a_spoilt_pull_that_is_there_as_a_whole_is_refused_at_once() -> None:
+    """Nobody waits for more of it."""
+    parts_at = HEAD.size + 57
+    pull = Request(Kind.PULL, 1, (Part(0, count=1),), keys=np.ones(1, np.uint64))
+    spoilt = bytearray(joined(frames.encode(pull)))
+    assert spoilt[parts_at] == 1
+    spoilt[parts_at] = 0
+    refused = outcome(FrameReader(), bytes(spoilt))
+    assert isinstance(refused, str)
+    assert "malformed" in refused
+    assert refused == outcome(slow_reader(), bytes(spoilt))
 
 
 @given(requests() | answers(), st.data())

@@ -210,6 +210,38 @@ def test_a_large_array_is_received_in_its_own_memory() -> None:
     np.testing.assert_array_equal(got.values[0], values)
 
 
+@given(st.lists(st.integers(1, 300_000), max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_all_arrays_of_a_frame_can_be_received_at_once(counts: list[int]) -> None:
+    keys, values = np.arange(9_000, dtype=np.uint64), np.arange(70_000, dtype=np.float32)
+    parts = (Part(0, count=keys.size, elements=values.size),)
+    push = Request(Kind.PUSH, 1, parts, keys=keys, values=(values,))
+    data, at = memoryview(frame(push)), PEEK_BYTES
+    reader = FrameReader()
+    reader.get_buffer()[:at] = data[:at]
+    assert reader.received(at) == []
+    for count in [*counts, len(data)]:
+        views = reader.get_targets()
+        assert sum(view.nbytes for view in views) == len(data) - at
+        stop = min(at + count, len(data))
+        fill(views, data[at:stop])
+        got, at = reader.received(stop - at), stop
+        if got:
+            break
+    assert at == len(data)
+    (message,) = got
+    assert_same(message, push)
+    assert not reader.filling
+
+
+def fill(views: list[memoryview], data: memoryview) -> None:
+    """As `os.readv` does it: one view after the other."""
+    for view in views:
+        count = min(view.nbytes, data.nbytes)
+        view[:count] = data[:count]
+        data = data[count:]
+
+
 @given(
     st.lists(st.integers(0, 300), min_size=1, max_size=6), st.lists(st.integers(1, 999), min_size=1)
 )

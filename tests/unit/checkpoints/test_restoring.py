@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -359,6 +361,21 @@ def test_an_operator_may_have_a_living_cluster_go_back(wish: str) -> None:
     restore = world.restore()
     assert restore is not None
     assert "a bad model" in restore.why
+
+
+def test_tables_of_before_a_rollback_are_freed_before_those_after_it_are_loaded() -> None:
+    world = lived()
+    node = world.start()
+    world.wait(1)
+    before = [weakref.ref(shard.tables[1]) for shard in node.served()]
+    gc.disable()  # a state of many GiB must not wait for Python's collector
+    try:
+        world.propose(checkpoint="latest")
+        world.wait(1)
+        assert world.config().incarnation == 3
+        assert [held() for held in before] == [None] * 4
+    finally:
+        gc.enable()
 
 
 def test_what_an_operator_has_gone_back_behind_does_not_come_back_by_itself() -> None:
