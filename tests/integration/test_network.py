@@ -295,7 +295,7 @@ def test_a_late_line_is_late_in_order(line: Line) -> None:
     for number in range(20):
         line.client.sendall(b"%02d" % number)
     assert read_exactly(line.server, 2) == b"00"
-    assert time.monotonic() - began_s >= 0.05
+    assert time.monotonic() - began_s > 0.04
     assert read_exactly(line.server, 38) == b"".join(b"%02d" % n for n in range(1, 20))
     assert line.network.lift(rule).pieces >= 1
     line.client.sendall(b"x")
@@ -320,7 +320,7 @@ def test_lost_packets_are_sent_again_later(line: Line) -> None:
     began_s = time.monotonic()
     line.client.sendall(b"two")
     assert read_exactly(line.server, 3) == b"two"
-    assert time.monotonic() - began_s >= 0.1
+    assert time.monotonic() - began_s > 0.09  # timers of a loop count whole milliseconds
     assert line.network.lift(always) == Effect(1, 1)
 
 
@@ -332,7 +332,7 @@ def test_a_thin_line_is_thin_for_all_connections_together(line: Line) -> None:
         line.client.sendall(bytes(50_000))
         another.sendall(bytes(50_000))
         assert len(read_exactly(line.server, 50_000) + read_exactly(other_end, 50_000)) == 100_000
-        assert time.monotonic() - began_s >= 0.2
+        assert time.monotonic() - began_s > 0.19
         assert line.network.lift(rule).pieces >= 2
 
 
