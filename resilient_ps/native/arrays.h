@@ -87,6 +87,54 @@ struct TableArrays {
     }
 };
 
+// The arrays of a dense table.
+struct DenseArrays {
+    Buffer values, state, meta, hyper, work;
+    Dense dense;
+    int dtype;
+
+    // `dtype_of_grads`: of the gradients that are pushed to it.
+    bool open(
+        PyObject* values_of, PyObject* state_of, PyObject* block_elements, PyObject* meta_of,
+        PyObject* hyper_of, PyObject* work_of, int dtype_of_grads) {
+        if (!values.open(values_of, "values", "", 1) || !state.open(state_of, "state", "", 1) ||
+            !meta.open(meta_of, "meta", INT64_LETTERS) ||
+            !hyper.open(hyper_of, "hyper", FLOAT64_LETTERS) || !work.open(work_of, "work", "", 1))
+            return false;
+        dense.block_elements = PyLong_AsLongLong(block_elements);
+        if (dense.block_elements == -1 && PyErr_Occurred()) return false;
+        dtype = dtype_of(values);
+        if (dtype < 0 || !fits(dtype == dtype_of(state) && dtype == dtype_of_grads &&
+                                   dtype == dtype_of(work),
+                               "values, state, grads and work differ in their type") ||
+            !fits(meta.size() >= META_NUMBERS && hyper.size() >= HYPER_NUMBERS &&
+                      work.size() >= HYPERPARAMETERS && dense.block_elements > 0,
+                  "meta, hyper or work is too short"))
+            return false;
+        dense.values = values.as<void>();
+        dense.elements = values.size();
+        dense.state = state.as<void>();
+        dense.meta = meta.as<int64_t>();
+        dense.hyper = hyper.as<double>();
+        dense.work = work.as<void>();
+        return makes_sense();
+    }
+
+    int64_t blocks() const {
+        return (dense.elements + dense.block_elements - 1) / dense.block_elements;
+    }
+
+   private:
+    bool makes_sense() const {
+        const int64_t formula = dense.meta[FORMULA], line = dense.meta[LINE];
+        const int64_t slots = formula >= ADAM ? 2 : formula >= MOMENTUM ? 1 : 0;
+        return fits(line > 0 && (formula == SUM || dtype != INT64), "meta makes no sense") &&
+               fits(state.size() >= slots * ((dense.elements + line - 1) / line * line) +
+                                        (formula == ADAM ? blocks() : 0),
+                    "state is too short");
+    }
+};
+
 const int64_t MAX_SHARDS = 1024;
 const int64_t FEW_KEYS = 4096;
 

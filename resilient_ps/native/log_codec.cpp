@@ -56,15 +56,7 @@ struct Small {
             nullptr, HEAD_BYTES + meta_bytes + 8 * keys + value_bytes));
         if (!bytes) return false;
         at = PyBytes_AS_STRING(bytes.get());
-        memcpy(at, words.magic, 4);
-        at = put<uint8_t>(at + 4, (uint8_t)words.version);
-        at = put<uint8_t>(at, (uint8_t)kind);
-        at = put<uint8_t>(at, (uint8_t)dtype);
-        at = put<uint8_t>(at, 0);
-        at = put<uint32_t>(at, (uint32_t)meta_bytes);
-        at = put<uint32_t>(at, (uint32_t)keys);
-        at = put<uint64_t>(at, (uint64_t)value_bytes);
-        at = put<uint64_t>(at, 0);
+        at = put_head(at, kind, dtype, meta_bytes, (uint64_t)keys, value_bytes, 0);
         return true;
     }
     PyObject* buffers() {

@@ -182,49 +182,24 @@ PyObject* claim_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
 
 // push_blocks(values, state, grads, blocks, block_elements, meta, hyper, work)
 PyObject* push_blocks(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
-    Buffer values, state, grads, blocks, meta, hyper, work;
-    if (!takes(nargs, 8, "push_blocks") || !values.open(args[0], "values", "", 1) ||
-        !state.open(args[1], "state", "", 1) || !grads.open(args[2], "grads", "") ||
+    DenseArrays table;
+    Buffer grads, blocks;
+    if (!takes(nargs, 8, "push_blocks") || !grads.open(args[2], "grads", "") ||
         !blocks.open(args[3], "blocks", INT64_LETTERS) ||
-        !meta.open(args[5], "meta", INT64_LETTERS) ||
-        !hyper.open(args[6], "hyper", FLOAT64_LETTERS) || !work.open(args[7], "work", "", 1))
+        !table.open(args[0], args[1], args[4], args[5], args[6], args[7], dtype_of(grads)))
         return nullptr;
-    Dense dense;
-    dense.block_elements = PyLong_AsLongLong(args[4]);
-    if (dense.block_elements == -1 && PyErr_Occurred()) return nullptr;
-    const int dtype = dtype_of(values);
-    if (dtype < 0 || !fits(dtype == dtype_of(state) && dtype == dtype_of(grads) &&
-                               dtype == dtype_of(work),
-                           "values, state, grads and work differ in their type") ||
-        !fits(meta.size() >= META_NUMBERS && hyper.size() >= HYPER_NUMBERS &&
-                  work.size() >= HYPERPARAMETERS && dense.block_elements > 0,
-              "meta, hyper or work is too short"))
-        return nullptr;
-    dense.values = values.as<void>();
-    dense.elements = values.size();
-    dense.state = state.as<void>();
-    dense.meta = meta.as<int64_t>();
-    dense.hyper = hyper.as<double>();
-    dense.work = work.as<void>();
+    const Dense& dense = table.dense;
     int64_t needed = 0;
-    const int64_t all = (dense.elements + dense.block_elements - 1) / dense.block_elements;
     for (int64_t i = 0; i < blocks.size(); i++) {
         const int64_t block = blocks.as<int64_t>()[i];
-        if (!fits(block >= 0 && block < all, "no such block")) return nullptr;
+        if (!fits(block >= 0 && block < table.blocks(), "no such block")) return nullptr;
         const int64_t left = dense.elements - block * dense.block_elements;
         needed += left < dense.block_elements ? left : dense.block_elements;
     }
-    const int64_t formula = dense.meta[FORMULA], line = dense.meta[LINE];
-    const int64_t slots = formula >= ADAM ? 2 : formula >= MOMENTUM ? 1 : 0;
-    if (!fits(grads.size() == needed, "grads must be exactly those of the blocks") ||
-        !fits(line > 0 && (formula == SUM || dtype != INT64), "meta makes no sense") ||
-        !fits(state.size() >= slots * ((dense.elements + line - 1) / line * line) +
-                                  (formula == ADAM ? all : 0),
-              "state is too short"))
-        return nullptr;
+    if (!fits(grads.size() == needed, "grads must be exactly those of the blocks")) return nullptr;
     {
         WithoutInterpreter released(grads.bytes() >= WORTH_RELEASING_BYTES);
-        kernels->push_blocks[dtype](
+        kernels->push_blocks[table.dtype](
             dense, grads.as<void>(), blocks.as<int64_t>(), blocks.size());
     }
     Py_RETURN_NONE;

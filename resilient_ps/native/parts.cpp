@@ -292,58 +292,34 @@ PyObject* pull_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
 // ------------------------------------------------------------------------------------ dense
 
 struct Run {  // consecutive blocks of one dense table
-    Buffer values, state, meta, hyper, work;
-    Dense dense;
-    int dtype;
+    DenseArrays table;
     int64_t itemsize, first_block, blocks, blocks_per_task, first_task, tasks;
     const char* grads;
 
     // args: values, state, first block, block elements, meta, hyper, work. `elements` gradients are
     // at `at`, of this type.
     bool open(PyObject* const* args, const char* at, int64_t elements, int dtype_of_grads) {
-        if (!values.open(args[0], "values", "", 1) || !state.open(args[1], "state", "", 1) ||
-            !meta.open(args[4], "meta", INT64_LETTERS) ||
-            !hyper.open(args[5], "hyper", FLOAT64_LETTERS) || !work.open(args[6], "work", "", 1))
+        if (!table.open(args[0], args[1], args[3], args[4], args[5], args[6], dtype_of_grads))
             return false;
         first_block = PyLong_AsLongLong(args[2]);
-        dense.block_elements = PyLong_AsLongLong(args[3]);
         if (PyErr_Occurred()) return false;
-        dtype = dtype_of(values);
-        if (dtype < 0 || !fits(dtype == dtype_of(state) && dtype == dtype_of_grads &&
-                                   dtype == dtype_of(work),
-                               "values, state, grads and work differ in their type") ||
-            !fits(meta.size() >= META_NUMBERS && hyper.size() >= HYPER_NUMBERS &&
-                      work.size() >= HYPERPARAMETERS && dense.block_elements > 0,
-                  "meta, hyper or work is too short"))
-            return false;
-        dense.values = values.as<void>();
-        dense.elements = values.size();
-        dense.state = state.as<void>();
-        dense.meta = meta.as<int64_t>();
-        dense.hyper = hyper.as<double>();
-        dense.work = work.as<void>();
         grads = at;
-        itemsize = values.itemsize();
-        blocks = (elements + dense.block_elements - 1) / dense.block_elements;
-        const int64_t per_task = TASK_BYTES / (dense.block_elements * itemsize);
+        itemsize = table.values.itemsize();
+        const int64_t per_block = table.dense.block_elements;
+        blocks = (elements + per_block - 1) / per_block;
+        const int64_t per_task = TASK_BYTES / (per_block * itemsize);
         blocks_per_task = per_task > 0 ? per_task : 1;
         tasks = (blocks + blocks_per_task - 1) / blocks_per_task;
         return is_within(elements);
     }
 
     bool is_within(int64_t elements) const {
-        const int64_t formula = dense.meta[FORMULA], line = dense.meta[LINE];
-        const int64_t slots = formula >= ADAM ? 2 : formula >= MOMENTUM ? 1 : 0;
-        const int64_t all = (dense.elements + dense.block_elements - 1) / dense.block_elements;
-        if (!fits(first_block >= 0 && first_block < all, "no such blocks")) return false;
+        const Dense& dense = table.dense;
+        if (!fits(first_block >= 0 && first_block < table.blocks(), "no such blocks")) return false;
         const int64_t end = first_block * dense.block_elements + elements;
         return fits(end <= dense.elements, "no such blocks") &&
                fits(elements % dense.block_elements == 0 || end == dense.elements,
-                    "grads must be exactly those of whole blocks") &&
-               fits(line > 0 && (formula == SUM || dtype != INT64), "meta makes no sense") &&
-               fits(state.size() >= slots * ((dense.elements + line - 1) / line * line) +
-                                        (formula == ADAM ? all : 0),
-                    "state is too short");
+                    "grads must be exactly those of whole blocks");
     }
 };
 
@@ -352,12 +328,12 @@ void push_blocks_of(const Run& run, int64_t number) {
     const int64_t left = run.blocks - from;
     const int64_t n = left < run.blocks_per_task ? left : run.blocks_per_task;
     char work[HYPERPARAMETERS * 8];
-    memcpy(work, run.dense.work, HYPERPARAMETERS * run.itemsize);
-    Dense dense = run.dense;
+    memcpy(work, run.table.dense.work, HYPERPARAMETERS * run.itemsize);
+    Dense dense = run.table.dense;
     dense.work = work;  // Adam writes there
     for (int64_t i = 0; i < n; i++) {
         const int64_t block = run.first_block + from + i;
-        kernels->push_blocks[run.dtype](
+        kernels->push_blocks[run.table.dtype](
             dense, run.grads + (from + i) * dense.block_elements * run.itemsize, &block, 1);
     }
 }

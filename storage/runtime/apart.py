@@ -6,8 +6,8 @@ would wait. So what is large goes through shared memory to a process that does n
 it. All else, which is small and rare, is done here.
 
 The process is started with the first large object, and ended after a while without any. It never
-outlives this one. If it dies, what it was doing is unavailable, as if the store had died, and
-another one is started.
+outlives this one. If it dies, or hangs, what it was doing is unavailable, as if the store had died,
+and another one is started.
 """
 
 from __future__ import annotations
@@ -135,8 +135,9 @@ class BlobsApart:
             with self._lock:
                 if self._process is process:
                     self._process = None
+            process.close()  # one that is only late must not touch memory that others get
             raise StoreUnavailable(
-                f"{kind} of {name}: the process that transfers objects has ended ({error})"
+                f"{kind} of {name}: the process that transfers objects ended, or hangs ({error})"
             ) from error
         for _ in range(said["retries"]):
             self._metrics.retried(kind)
@@ -194,6 +195,7 @@ class _Process:
                 their.close()
         self._lines: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
         for our in self._ours:
+            our.settimeout(longest_s(options))
             self._lines.put(our)
 
     @property
@@ -202,7 +204,7 @@ class _Process:
         return self._child.pid
 
     def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """What it answers. Raises OSError and ValueError when it has ended."""
+        """What it answers. Raises OSError and ValueError when it has ended, or does not answer."""
         line = self._lines.get()
         try:
             line.sendall(json.dumps(asked).encode() + b"\n")
@@ -242,6 +244,12 @@ class _Made:
     def encode(self) -> Encoded:
         """What was made."""
         return self._encoded
+
+
+def longest_s(options: StoreOptions) -> float:
+    """So long the other process may take: it tries for some time, then once more."""
+    transfer_s = SLOT_BYTES / options.slowest_bytes_per_s
+    return options.retry_for_s + options.attempt_s + options.connect_timeout_s + transfer_s
 
 
 def read_line(line: socket.socket) -> dict[str, Any]:

@@ -131,6 +131,30 @@ def test_a_process_that_dies_is_a_store_that_was_away(store: BlobsApart) -> None
     assert store.pid not in (0, first)
 
 
+def test_a_process_that_hangs_is_given_up(server: SeaweedFS) -> None:
+    options = StoreOptions(
+        server.endpoint,
+        attempts=1,
+        attempt_s=1.0,
+        connect_timeout_s=1.0,
+        retry_for_s=0.0,
+        slowest_bytes_per_s=1 << 30,
+    )
+    with variables(server.environment):
+        near = S3Blobs(server.bucket, options, StoreMetrics())
+        store = BlobsApart(near, server.bucket, options, StoreMetrics())
+        try:
+            store.do(PutBlob("hangs", Body()))
+            first = store.pid
+            os.kill(first, signal.SIGSTOP)
+            with pytest.raises(StoreUnavailable, match="or hangs"):
+                store.do(whole("hangs"))
+            assert bytes(got(store, whole("hangs")).data) == CONTENT
+            assert store.pid not in (0, first)
+        finally:
+            store.close()
+
+
 def test_the_store_that_is_gone_is_told(server: SeaweedFS, store: BlobsApart) -> None:
     store.do(PutBlob("gone", Body()))
     server.kill()
