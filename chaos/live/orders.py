@@ -12,6 +12,7 @@ from typing import Literal, Self, TypeAlias
 from resilient_ps.errors import DeadlineExceeded, Unavailable
 
 ORDER_BYTES_MAX = 100
+BEGUN = b"begun"
 DONE = b"done"
 PATIENCE_S = 20.0
 
@@ -24,7 +25,7 @@ def orders_of(folder: Path, name: str) -> Path:
 
 
 class Order:
-    """Given when it is made: hang for so many seconds. `wait` returns when that is over.
+    """Hang for so many seconds. The server does when this is made; `wait` returns when it is over.
 
     Raises `Unavailable` when no server of that name takes orders. Close it, or use `with`.
     """
@@ -35,8 +36,11 @@ class Order:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             self._socket.bind(str(self._answers))
-            self._socket.settimeout(seconds + PATIENCE_S)
+            self._socket.settimeout(PATIENCE_S)
             self._socket.sendto(f"{what} {seconds}".encode(), str(orders_of(folder, name)))
+            if self._socket.recv(ORDER_BYTES_MAX) != BEGUN:
+                raise OSError("it does not begin")
+            self._socket.settimeout(seconds + PATIENCE_S)
         except OSError as error:
             self.close()
             raise Unavailable(f"server {name} takes no orders ({error}): is it running?") from error

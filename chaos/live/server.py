@@ -18,13 +18,16 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import SupportsIndex
 
 from resilient_ps.chaos.live.audit import install_if_asked
-from resilient_ps.chaos.live.orders import DONE, ORDER_BYTES_MAX, orders_of
+from resilient_ps.chaos.live.orders import BEGUN, DONE, ORDER_BYTES_MAX, orders_of
 
-_LOOP_ORDERS: list[tuple[float, threading.Event]] = []
+LONGER_THAN_ANY_ORDER_S = 3600.0
+_LOOP_ORDERS: list[tuple[float, threading.Event, Callable[[bytes], None]]] = []
 
 
 def server_program(folder: Path) -> tuple[str, ...]:
@@ -33,23 +36,41 @@ def server_program(folder: Path) -> tuple[str, ...]:
 
 
 def _obey(orders: socket.socket) -> None:
-    libc = ctypes.PyDLL(None)  # does not give the lock away while it is called
     while True:
         order, sender = orders.recvfrom(ORDER_BYTES_MAX)
         what, seconds = order.decode().split()
-        if what == "gil":
-            libc.usleep(int(float(seconds) * 1e6))
-        else:
-            done = threading.Event()
-            _LOOP_ORDERS.append((float(seconds), done))
-            os.kill(os.getpid(), signal.SIGUSR1)
-            done.wait()
-        with contextlib.suppress(OSError):  # nobody waits for it any more
-            orders.sendto(DONE, sender)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as answers:
+            with contextlib.suppress(OSError):
+                answers.connect(sender)
+            tell = partial(_tell, answers)
+            if what == "gil":
+                _hold_the_lock(float(seconds), answers.fileno())
+            else:
+                done = threading.Event()
+                _LOOP_ORDERS.append((float(seconds), done, tell))
+                os.kill(os.getpid(), signal.SIGUSR1)
+                done.wait()
+            tell(DONE)
+
+
+def _tell(answers: socket.socket, text: bytes) -> None:
+    with contextlib.suppress(OSError):  # nobody waits for it any more
+        answers.send(text)
+
+
+def _hold_the_lock(seconds: float, answers: int) -> None:
+    libc = ctypes.PyDLL(None)  # does not give the lock away while it is called
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(LONGER_THAN_ANY_ORDER_S)  # nor is it taken away between two calls
+    time.sleep(0.0)  # who waits already does it by the old interval
+    libc.send(answers, BEGUN, len(BEGUN), 0)
+    libc.usleep(int(seconds * 1e6))
+    sys.setswitchinterval(interval_s)
 
 
 def _block_the_loop(number: int, frame: object) -> None:
-    seconds, done = _LOOP_ORDERS.pop()
+    seconds, done, tell = _LOOP_ORDERS.pop()
+    tell(BEGUN)
     time.sleep(seconds)
     done.set()
 
