@@ -130,6 +130,11 @@ class ShardImage:
         """What is kept beside the live state."""
         return self._allowance.spent_bytes
 
+    @property
+    def overlay_share(self) -> float:
+        """The same, of what may be kept."""
+        return self._allowance.spent_bytes / max(1, self._allowance.bytes_max)
+
     def waits_for(self) -> str:
         """Which ranks have not come to the cut; "" when it is reached."""
         return "" if self.reached else self._cuts.waits_for(self._jobs)

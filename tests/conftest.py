@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from pathlib import Path
@@ -20,8 +21,24 @@ if "CI" not in os.environ:  # there, hypothesis has a profile of its own: untime
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-PROCESSES = 3  # for two cores: many tests wait for what other processes do
-FILES_STAY_TOGETHER = {"contracts", "integration", "packaging"}
+PROCESSES = 4  # for two cores: three for tests that wait for other processes, one that computes
+WAITING = {"contracts", "integration"}  # folders whose tests wait for processes, and for leases
+APART = (
+    "sim"  # a folder whose tests share nothing: they need not stay with the others of their file
+)
+BEGIN_FIRST = (  # so that nobody is left alone with them at the end
+    "test_blob_contract.py",
+    "test_distribution.py",
+    "test_cold_standby.py",
+    "test_compose_processes.py",
+    "test_train_resume.py",
+    "test_click_models.py",
+    "test_tasks.py",
+    "test_factor_models.py",
+    "test_etcd_troubles.py",
+    "test_live_workloads.py",
+)
+YIELDS = 5  # niceness of the process that computes: it has what the others leave
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -31,18 +48,56 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if any(Path(name).is_file() for name in named) else PROCESSES
 
 
+def computes(process: str, of: int) -> bool:
+    """Is this the process that is for tests that wait for nobody? There is none among few."""
+    return of >= PROCESSES and process == f"gw{of - 1}"
+
+
+if computes(
+    os.environ.get("PYTEST_XDIST_WORKER", ""), int(os.getenv("PYTEST_XDIST_WORKER_COUNT", 0))
+):
+    os.setpriority(os.PRIO_PROCESS, 0, YIELDS)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests of a file that may share started services run one after the other, in one process.
+    """Tests of a file, which may share started services, run one after the other in one process.
 
-    They are also given out before all others: so tests that wait for leases share the machine with
-    tests that wait, and not with simulations that need all of it.
+    Tests that wait for processes and their leases are given out before all others, and share the
+    machine with each other; all the while one process that yields to them does those that compute.
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             path, _, _ = nodeid.partition("::")
-            return path if set(Path(path).parts) & FILES_STAY_TOGETHER else nodeid
+            return nodeid if APART in Path(path).parts else path
+
+        def _next_for(self, node: Any) -> str | None:
+            """The file, or the test, that this process does next; none if there is none for it."""
+            alone = computes(node.gateway.id, self.numnodes)
+            fit = [scope for scope in self.workqueue if not (alone and waits(scope))]
+            return min(fit, key=lambda scope: (waits(scope) == alone, rank_of(scope)), default=None)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            scope = self._next_for(node)
+            if scope is None:
+                node.shutdown()
+            else:
+                self.workqueue.move_to_end(scope, last=False)
+                super()._assign_work_unit(node)
 
     return FilesTogether(config, log)
+
+
+@functools.cache
+def waits(scope: str) -> bool:
+    """Is it a file with tests that wait for other processes?"""
+    return bool(set(Path(scope).parts) & WAITING)
+
+
+@functools.cache
+def rank_of(scope: str) -> int:
+    """Those that take long come first; the others in the order in which they were found."""
+    name = Path(scope).name
+    return BEGIN_FIRST.index(name) if name in BEGIN_FIRST else len(BEGIN_FIRST)

@@ -4,9 +4,10 @@ Theory of operation. While the view shows an open cut, the machine looks every f
 the server's replicas for an image of it (a replica makes one if the cut's entry names this server),
 and less often the longer there has been nothing to do.
 When the image is reached, it is captured in small steps, so that requests are answered in between;
-a few objects are under way at a time, and what is held in memory for them is bounded. Shards are
-captured one after the other: each image keeps old rows aside until it is whole. When an object
-cannot be written the image has failed, and the coordinator decides what follows.
+a few objects are under way at a time (while pushes come in only one, with rests: see `pace`), and
+what is held in memory for them is bounded. Shards are captured one after the other: each image
+keeps old rows aside until it is whole. When an object cannot be written the image has failed, and
+the coordinator decides what follows.
 
 Invariants: an image of a cut that is not open (as far as we know) is dropped; at most
 `HELD_BYTES_MAX` of content are held for it; an index is put when all its objects are there.
@@ -15,9 +16,11 @@ Invariants: an image of a cut that is not open (as far as we know) is dropped; a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from resilient_ps.checkpoints.bases import Bases
 from resilient_ps.checkpoints.image_writing import ImagePlace, ImageWriting
+from resilient_ps.checkpoints.pace import Pace
 from resilient_ps.checkpoints.progress import told_text
 from resilient_ps.checkpoints.refs import IMAGING_BLOBS, Refs
 from resilient_ps.checkpoints.settings import CheckpointSettings
@@ -40,6 +43,12 @@ STEP_NS = 2_000_000  # between two captures of at most CHUNK_BYTES
 HELD_BYTES_MAX = 64 << 20
 
 
+class _OpenCut(NamedTuple):
+    number: int
+    id: CheckpointId
+    attempt: int  # how many have failed before
+
+
 class Imaging:
     """See the module. `replicas` are the server's, by shard; `process` is its incarnation id."""
 
@@ -58,9 +67,10 @@ class Imaging:
         refs = Refs(IMAGING_BLOBS)
         self._bases = Bases(refs)
         self._uploads = Uploads(refs, settings.upload_concurrency, settings.upload_bytes_per_s)
+        self._pace = Pace(settings.upload_share, settings.every_s)
         self._object_bytes = _object_bytes(settings.upload_concurrency)
         self._objects = 0  # begun by this process: a name is never used again
-        self._open: tuple[int, CheckpointId] | None = None  # the newest open cut
+        self._open: _OpenCut | None = None  # the newest one
         self._writings: dict[int, ImageWriting] = {}  # by shard
         self._due_ns = 0  # when the timer is, if it is set
         self._moved_ns = 0  # when something has happened last
@@ -72,7 +82,7 @@ class Imaging:
         before, self._open = self._open, self._open_cut()
         if self._open != before:
             self._moved_ns = now_ns
-        number = 0 if self._open is None else self._open[0]
+        number = 0 if self._open is None else self._open.number
         for shard, writing in sorted(self._writings.items()):
             if writing.image.cut.number != number:
                 self._drop(shard)
@@ -83,7 +93,7 @@ class Imaging:
     def on_timer(self, now_ns: int) -> list[Effect]:
         """The timer is due: find images, capture, write."""
         self._due_ns = 0
-        effects = self._find()
+        effects = self._find(now_ns)
         captured = self._capture()
         effects += self._uploads.again(now_ns)
         effects += self._write(now_ns)
@@ -97,7 +107,8 @@ class Imaging:
         if effects is not None:
             return effects
         match self._uploads.on_blob(event, now_ns):
-            case Written(shard, name, put):
+            case Written(shard, name, put, lasted_ns):
+                self._pace.rest(lasted_ns, now_ns)
                 effects = self._on_written(shard, name, put)
             case GivenUp(shard, why):
                 effects = self._give_up(shard, why, store=True)
@@ -143,18 +154,18 @@ class Imaging:
 
     # -- which images there are
 
-    def _open_cut(self) -> tuple[int, CheckpointId] | None:
+    def _open_cut(self) -> _OpenCut | None:
         for intent in reversed(self._view.open_intents):
             if intent.kind == "cut":
                 try:
                     plan = CutPlan.of(intent)
                     if plan is not None:
-                        return intent.number, CheckpointId.parse(plan.id)
+                        return _OpenCut(intent.number, CheckpointId.parse(plan.id), plan.attempt)
                 except BadInput:  # the coordinator gives it up
                     continue
         return None
 
-    def _find(self) -> list[Effect]:
+    def _find(self, now_ns: int) -> list[Effect]:
         effects: list[Effect] = []
         for shard in sorted(self._replicas):
             held = self._replicas[shard].shard
@@ -164,17 +175,19 @@ class Imaging:
                 self._drop(shard)  # an abort, a newer cut, or the replica is gone
                 writing = None
             if image is not None and (writing is None or writing.image is not image):
-                effects += self._take_up(shard, image)
+                effects += self._take_up(shard, image, now_ns)
             elif writing is not None and not writing.captured and writing.image.failed:
                 effects += self._give_up(shard, writing.image.failed, store=False)
         return effects
 
-    def _take_up(self, shard: int, image: ShardImage) -> list[Effect]:
+    def _take_up(self, shard: int, image: ShardImage, now_ns: int) -> list[Effect]:
         config = self._view.config
-        if self._open is None or config is None or image.cut.number != self._open[0]:
+        if self._open is None or config is None or image.cut.number != self._open.number:
             return []
         self._drop(shard)
-        place = ImagePlace(self._cluster, self._open[1], shard, config.shards, self._process)
+        if not self._writings:
+            self._pace.begin(self._entries(), now_ns, hurried=self._open.attempt > 0)
+        place = ImagePlace(self._cluster, self._open.id, shard, config.shards, self._process)
         self._writings[shard] = ImageWriting(image, place, self._object_bytes)
         effects = self._bases.use(image.cut.base, self._view.checkpoints)
         return [*effects, *self._bases.want(shard)]
@@ -223,15 +236,30 @@ class Imaging:
 
     def _write(self, now_ns: int) -> list[Effect]:
         """Begin to write what is ready, as far as there is room."""
+        gentle = self._is_gentle(now_ns)
+        if gentle and not self._pace.has_rested(now_ns):
+            return []
         effects: list[Effect] = []
         for shard, writing in sorted(self._writings.items()):
-            while self._uploads.has_slot(now_ns):
+            while self._uploads.has_slot(now_ns, alone=gentle):
                 ready = writing.next_object(self._objects + 1)
                 if ready is None:
                     break
                 self._objects += 1
                 effects.append(self._uploads.start(shard, *ready, now_ns))
         return effects
+
+    def _is_gentle(self, now_ns: int) -> bool:
+        self._pace.count(self._entries(), now_ns)
+        if any(server.stopping for server in self._view.servers):
+            return False  # it waits for the checkpoint, but not for long
+        kept = [writing.image.overlay_share for writing in self._writings.values()]
+        return self._pace.is_gentle(max(kept, default=0.0), now_ns)
+
+    def _entries(self) -> int:
+        """How many have been applied in all shards."""
+        shards = [replica.shard for replica in self._replicas.values()]
+        return sum([shard.lsn for shard in shards if shard is not None])
 
 
 def _object_bytes(concurrency: int) -> int:

@@ -5,8 +5,9 @@ the newest one is so old. `auto`: as `every_s`, with the interval that loses lea
 and to failures together: sqrt(2 * cost * mean time between failures), as found by J. W. Young ("A
 first order approximation to the optimum checkpoint interval", CACM 1974) and refined by J. T. Daly
 (2006) for intervals that are not much longer than the cost, which the bounds here exclude. The cost
-is how long the last checkpoints took, which is more than what they really cost, because training
-goes on meanwhile: so the interval is rather too long than too short.
+is how long the last checkpoints would have taken without rests (they took longer by the share of
+the time that servers upload in), which is more than what they really cost, because training goes on
+meanwhile: so the interval is rather too long than too short.
 
 Nothing is due where nothing has moved since the newest checkpoint.
 """
@@ -46,7 +47,8 @@ def interval(settings: CheckpointSettings, view: ClusterView) -> Interval:
     """The interval as of now. Under `auto` it follows what checkpoints cost."""
     cost_s = cost(view)
     if settings.auto:
-        return Interval(auto_s(cost_s, settings.mtbf_h), "auto", cost_s)
+        paid_s = None if cost_s is None else cost_s * settings.upload_share
+        return Interval(auto_s(paid_s, settings.mtbf_h), "auto", cost_s)
     if settings.every_s:
         return Interval(settings.every_s, "every_s", cost_s)
     return Interval(0.0, "none", cost_s)

@@ -12,6 +12,7 @@ from resilient_ps.errors import BadInput
 
 UPLOADS_MOST = 64
 KEEP_MOST = 10_000
+SHARE_LEAST = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,9 @@ class CheckpointSettings:
     by then is given up, naming the rank that it waits for. `loss_grace_s`: a shard
     whose replicas have all been gone for so long, after their leases ended, is lost.
     `upload_concurrency`: objects in flight per server; `upload_bytes_per_s`: per server, 0: as fast
-    as the store takes it. `keep_*`: the newest ones, and the last one of so many hours and days.
+    as the store takes it. `upload_share`: the part of the time that a server spends on uploading
+    while pushes come in, above 0; 1: as fast as it can whatever comes in (see `pace`). `keep_*`:
+    the newest ones, and the last one of so many hours and days.
     `on_stop_s`: a server that is told to stop asks for a checkpoint, and waits for so long, if it
     is the last one to hold a shard (see `farewell`); 0: it does not ask.
     """
@@ -41,6 +44,7 @@ class CheckpointSettings:
     loss_grace_s: float = 30.0
     upload_concurrency: int = 4
     upload_bytes_per_s: int = 0
+    upload_share: float = 0.25
     overlay_bytes_max: int = 0  # per shard; 0: a quarter of it, or 16 MiB; all of it if that fails
     on_stop_s: float = 8.0
 
@@ -55,6 +59,7 @@ class CheckpointSettings:
         _check("loss_grace_s", self.loss_grace_s, 0, 86_400)
         _check("upload_concurrency", self.upload_concurrency, 1, UPLOADS_MOST)
         _check("upload_bytes_per_s", self.upload_bytes_per_s, 0, 10**12)
+        _check("upload_share", self.upload_share, SHARE_LEAST, 1)
         _check("on_stop_s", self.on_stop_s, 0, 3_600)
         _check("overlay_bytes_max", self.overlay_bytes_max, 0, 10**12)
 

@@ -58,6 +58,7 @@ NUMBERS = {
     "cut_deadline_s": "cut-deadline",
     "loss_grace_s": "loss-grace",
     "upload_bytes_per_s": "upload-bytes-per-s",
+    "upload_share": "upload-share",
     "overlay_bytes_max": "overlay-bytes-max",
 }
 """Settings that have an option of their own, and its name."""

@@ -30,6 +30,7 @@ class Written(NamedTuple):
     shard: int
     name: str
     put: BlobPut
+    lasted_ns: int
 
 
 class GivenUp(NamedTuple):
@@ -45,6 +46,7 @@ class _Upload:
     request: PutBlob
     held_bytes: int
     expected_bytes: int  # to be sent
+    begun_ns: int
     attempts: int = 0
     again_ns: int = 0
 
@@ -66,16 +68,16 @@ class Uploads:
         """Bytes in memory for what is under way."""
         return sum([each.held_bytes for each in (*self._under_way.values(), *self._pausing)])
 
-    def has_slot(self, now_ns: int) -> bool:
-        """May another one begin?"""
+    def has_slot(self, now_ns: int, *, alone: bool = False) -> bool:
+        """May another one begin? `alone`: only when no other is under way."""
         begun = len(self._under_way) + len(self._pausing)
-        return begun < self._concurrency and now_ns >= self._free_at_ns
+        return begun < (1 if alone else self._concurrency) and now_ns >= self._free_at_ns
 
     def start(self, shard: int, request: PutBlob, held_bytes: int, now_ns: int) -> BlobCall:
         """Write this object of a shard's image, which holds so many bytes in memory."""
         expected_bytes = int(held_bytes * self._shrinking)
         self._free_at_ns = max(self._free_at_ns, now_ns) + self._lasts_ns(expected_bytes)
-        return self._call(_Upload(shard, request, held_bytes, expected_bytes))
+        return self._call(_Upload(shard, request, held_bytes, expected_bytes, now_ns))
 
     def _lasts_ns(self, nbytes: int) -> int:
         return nbytes * BILLION // self._bytes_per_s if self._bytes_per_s else 0
@@ -94,7 +96,8 @@ class Uploads:
         if isinstance(event, BlobAnswered):
             assert isinstance(event.result, BlobPut)
             self._learn(upload, event.result.nbytes)
-            return Written(upload.shard, upload.request.name, event.result)
+            lasted_ns = now_ns - upload.begun_ns
+            return Written(upload.shard, upload.request.name, event.result, lasted_ns)
         if upload.attempts >= ATTEMPTS or isinstance(event.error, StoreRefused):
             return GivenUp(
                 upload.shard,

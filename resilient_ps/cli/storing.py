@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from resilient_ps.checkpoints.settings import KEEP_MOST, CheckpointSettings
+from resilient_ps.checkpoints.settings import KEEP_MOST, SHARE_LEAST, CheckpointSettings
 from resilient_ps.checkpoints.standby import AUTO, NONE, NUMBERS, Standby, StorePlace
 from resilient_ps.checkpoints.wish import Wish
 from resilient_ps.cli.options import grouped
@@ -83,6 +83,15 @@ CutDeadlineOption = _number(
 UploadRateOption = _count(
     "--upload-bytes-per-s", "Of each server, for checkpoints; 0: what the store takes.", 0, 10**12
 )
+UploadShareOption = Annotated[
+    float,
+    typer.Option(
+        "--upload-share",
+        min=SHARE_LEAST,
+        max=1,
+        help="Part of the time to upload in while pushes come in; 1: as fast as possible.",
+    ),
+]
 OverlayOption = _count(
     "--overlay-bytes-max",
     "Memory for a shard's rows that change while its image is made; 0: a quarter of the shard.",
@@ -149,6 +158,7 @@ _POLICY: dict[str, tuple[Any, object]] = {
     "cut_deadline": (CutDeadlineOption, _USUAL.cut_deadline_s),
     "loss_grace": (LossGraceOption, _USUAL.loss_grace_s),
     "upload_bytes_per_s": (UploadRateOption, _USUAL.upload_bytes_per_s),
+    "upload_share": (UploadShareOption, _USUAL.upload_share),
     "overlay_bytes_max": (OverlayOption, _USUAL.overlay_bytes_max),
     "restore": (RestoreOption, AUTO),
     "from_cluster": (FromClusterOption, ""),

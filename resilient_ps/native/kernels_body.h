@@ -15,6 +15,7 @@ namespace resilient_ps {
 namespace {
 
 const int64_t KEYS_AHEAD = 20;
+const int64_t STATES_AHEAD = 16;
 const int64_t ROWS_AHEAD = 12;
 const int64_t MOVED_AHEAD = 16;
 const int64_t WRITTEN_AHEAD = 6;  // of one group
@@ -479,15 +480,25 @@ void row_numbers(
     each_row(entries, entries_n, keys, n, [=](int64_t i, int64_t row) { rows[i] = (int32_t)row; });
 }
 
+// The states are anywhere in memory, as the entries are: they are asked for some keys ahead, too.
 int64_t claim_rows(
     const uint64_t* entries, int64_t entries_n, const uint64_t* keys, int64_t n, uint32_t* rows,
     uint8_t* states, int64_t first, int64_t last) {
     int64_t count = 0;
-    each_row(entries, entries_n, keys, n, [&](int64_t, int64_t row) {
-        if (row < first || row >= last || states[row] != 0) return;
+    int64_t found[STATES_AHEAD];
+    for (int64_t i = 0; i < STATES_AHEAD; i++) found[i] = -1;
+    auto claim = [&](int64_t row) {
+        if (row < 0 || states[row] != 0) return;
         states[row] = 1;
         rows[count++] = (uint32_t)row;
+    };
+    each_row(entries, entries_n, keys, n, [&](int64_t i, int64_t row) {
+        int64_t& place = found[i % STATES_AHEAD];
+        claim(place);
+        place = row < first || row >= last ? -1 : row;
+        if (place >= 0) __builtin_prefetch(states + place, 0, 3);
     });
+    for (int64_t i = 0; i < STATES_AHEAD; i++) claim(found[(n + i) % STATES_AHEAD]);
     return count;
 }
 

@@ -16,6 +16,7 @@ namespace resilient_ps {
 namespace {
 
 const int64_t HEAVY_BYTES = 128 * 1024;  // from here on other processors are woken up
+const int64_t LOOKED_AT_BYTES = 16;      // of a key whose row is kept already, as most are
 const int64_t TASK_KEYS = 4096;          // of a pull
 const int64_t TASK_BYTES = 512 * 1024;   // of a dense table
 const int64_t STAMPS_END = (1ll << 32) - 1;
@@ -219,7 +220,7 @@ PyObject* keep_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     int64_t bytes = 0;
     for (Py_ssize_t i = 0; i < given.n; i++) {
         if (!parts[i].open(given, i, keys)) return leave_it();
-        bytes += parts[i].n * parts[i].stride_bytes;
+        bytes += parts[i].n * LOOKED_AT_BYTES;
     }
     {
         WithoutInterpreter released(bytes >= WORTH_RELEASING_BYTES);

@@ -44,6 +44,8 @@ class SparseOverlay:
         self._known = 0  # rows whose state is known
         self._kept: SparseShard | None = None
         self._accounted = 0
+        self._ready = -1  # for so many keys there is room, unless something is kept meanwhile
+        self._noted = 0  # rows in `kept` that are accounted for
         self._frozen = False
         self._end = 0  # rows that are in the image or OUT, once it is frozen
         self._at = 0  # rows before this one have been captured
@@ -82,11 +84,13 @@ class SparseOverlay:
         """May the rows of so many keys be kept by `native.keep_parts` now, before a late push?"""
         if not self._frozen or self._allowance.failed:
             return False
-        try:
-            self._open_states()
-            return self._open_kept().make_ready(count)
-        except (BadInput, MemoryError, OSError):
-            return False
+        if count > self._ready:
+            try:
+                self._open_states()
+                self._ready = count if self._open_kept().make_ready(count) else -1
+            except (BadInput, MemoryError, OSError):
+                return False
+        return count <= self._ready
 
     def keep_arrays(self, first: int) -> tuple[Any, ...]:
         """What `native.keep_parts` takes, for keys that begin at `first`. After `may_keep`."""
@@ -97,7 +101,8 @@ class SparseOverlay:
 
     def note_kept(self) -> None:
         """Rows have been kept so, and pushed."""
-        if not self._allowance.failed:
+        is_new = self._kept is not None and len(self._kept) != self._noted
+        if is_new and not self._allowance.failed:
             self._account()
 
     def set_lr(self, lr: float, *, late: bool) -> None:
@@ -164,6 +169,7 @@ class SparseOverlay:
     def _account(self) -> None:
         nbytes = self.nbytes
         grown_by, self._accounted = nbytes - self._accounted, nbytes
+        self._ready, self._noted = -1, 0 if self._kept is None else len(self._kept)
         self._allowance.spend(grown_by)
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ def open_store(name: str) -> Iterator[Store]:
 
 
 def fast_etcd(members: int, *options: str) -> EtcdProcess:
-    """Real etcd that elects within a second and grants leases from 1 s on; skips the test without it."""
+    """Real etcd that elects within a second and grants leases from 1 s on; skips without it."""
     if find_etcd() is None:
         pytest.skip(NO_ETCD)
     return start_etcd(members=members, heartbeat_ms=60, election_ms=600, options=options)

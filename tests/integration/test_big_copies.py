@@ -9,9 +9,9 @@ from crew import hurt_cluster, ranks_at_work
 
 import resilient_ps as ps
 
-ROWS, DIM = 600_000, 64
+ROWS, DIM = 400_000, 64
 STEP = 50_000
-GROWTH_BYTES = 100 << 20
+GROWTH_BYTES = 80 << 20
 
 
 def test_a_copy_of_much_state_takes_little_memory_and_holds_nobody_up() -> None:

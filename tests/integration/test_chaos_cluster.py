@@ -262,7 +262,7 @@ def short_folder() -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("moment", "store"),
     [
-        ("network.log", "folder"),
+        pytest.param("network.log", "folder", marks=pytest.mark.soak),
         pytest.param("e0.log", "folder", marks=pytest.mark.soak),
         ("store.log", "seaweedfs"),
         pytest.param("s1.log", "folder", marks=pytest.mark.soak),

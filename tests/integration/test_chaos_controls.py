@@ -14,7 +14,7 @@ from cli_process import Shell
 from resilient_ps.chaos.live.run_plan import RunPlan
 from resilient_ps.chaos.live.scenarios.catalogue import SCENARIOS
 from resilient_ps.chaos.live.scenarios.playing import play
-from resilient_ps.chaos.result import RunResult
+from resilient_ps.chaos.result import RunResult, result_from
 from resilient_ps.coordinator.runtime.processes import find_etcd
 from resilient_ps.guards import ALLOWED_BY, UNSAFE
 
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(find_etcd() is None, reason="no etcd binary (apt
 COMMAND = [sys.executable, "-m", "resilient_ps.cli.main"]
 DEADLINE_S = 110.0
 SHORT = "commit-gate"  # the scenario of the default run that must hold
+BY_COMMAND = "dedup"  # the one that the default run plays as a command
 
 
 class Silent:
@@ -59,7 +60,10 @@ def test_with_all_rules_the_scenario_holds(name: str, tmp_path: Path) -> None:
     assert "UNSAFE" not in (tmp_path / "s1.log").read_text()
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(s, marks=pytest.mark.soak if s == BY_COMMAND else ()) for s in SCENARIOS],
+)
 def test_without_the_rule_the_right_checker_finds_it_broken(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +79,7 @@ def test_without_the_rule_the_right_checker_finds_it_broken(
 def test_the_command_names_the_checker_and_exits_1(tmp_path: Path) -> None:
     written = tmp_path / "result.json"
     done = subprocess.run(
-        [*COMMAND, "chaos", "run", "--unsafe-disable", "dedup", "--json", str(written)],
+        [*COMMAND, "chaos", "run", "--unsafe-disable", BY_COMMAND, "--json", str(written)],
         env={**os.environ, ALLOWED_BY: "1"},
         capture_output=True,
         text=True,
@@ -86,7 +90,8 @@ def test_the_command_names_the_checker_and_exits_1(tmp_path: Path) -> None:
     assert "every push is applied once" in done.stdout
     told = json.loads(written.read_text())
     assert told["verdict"] == "violated"
-    assert told["settings"]["unsafe_disable"] == ["dedup"]
+    assert broken(result_from(told, str(written)))[0] == SCENARIOS[BY_COMMAND].broken
+    assert told["settings"]["unsafe_disable"] == [BY_COMMAND]
 
 
 @pytest.mark.parametrize("allowed", ["", "0", "yes"])

@@ -73,7 +73,7 @@ def total(stored: StoredCheckpoints, manifest: Manifest) -> tuple[int, list[int]
     return sum(len(part) for part in parts), sum(p.values.sum(axis=0) for p in parts).tolist()  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("mode", ["ssp:2", "asp"])
+@pytest.mark.parametrize("mode", [pytest.param("ssp:2", marks=pytest.mark.soak), "asp"])
 def test_the_total_is_constant_in_every_checkpoint(
     seaweedfs: SeaweedFS, mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

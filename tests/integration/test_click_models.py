@@ -19,7 +19,7 @@ from resilient_ps.models.metrics import auc
 
 RANKS = 4
 BATCH_ROWS = 64
-LEARNT, HELD_OUT = 60_000, 20_000
+LEARNT, HELD_OUT = 40_000, 20_000
 DIM, HIDDEN = 8, (32, 16)
 RATE, EMBEDDING_RATE = 0.02, 0.05
 BAND = 0.01

@@ -30,6 +30,7 @@ from compose import FOLDER, load, words
 PROGRAM = [sys.executable, "-m", "resilient_ps.cli.main"]
 PATIENCE_S = 90.0
 BUCKET = "checkpoints"
+FEW_EPOCHS = ["--epochs", "10"]
 FAST_ETCD = ["--heartbeat-interval", "50", "--election-timeout", "500"]
 
 
@@ -115,7 +116,7 @@ def test_the_whole_installation_trains_makes_checkpoints_and_resumes(composed: C
             running(f"etcd{number}", *FAST_ETCD)
         wait_for_etcd(composed)
         servers = [running(f"server{number}") for number in (1, 2, 3)]
-        train = running("train")
+        train = running("train", *FEW_EPOCHS)
         assert train.wait(PATIENCE_S) == 0, composed.log("train")
         assert "begins at its first clock" in composed.log("train")
         assert all(server.poll() is None for server in servers), composed.log("server1")

@@ -37,7 +37,7 @@ def _own_cluster_ends() -> Iterator[None]:
 
 # No check is expected to fail. PSMatrixFactorisation is not here: its X are two columns of ids, and
 # scikit-learn's checks give other matrices.
-@parametrize_with_checks([ps.PSLogisticRegression(epochs=12)])
+@parametrize_with_checks([ps.PSLogisticRegression(epochs=6)])
 def test_scikit_learns_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 

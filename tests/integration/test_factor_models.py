@@ -172,14 +172,8 @@ def peer(kind: str, **settings: Any) -> Any:
     return getattr(modern_fm, kind)(random_state=0, n_jobs=1, **settings)
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [
-        "bsp",
-        pytest.param("ssp:2", marks=pytest.mark.soak),
-        pytest.param("asp", marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.soak  # late flights, below, are the short case
+@pytest.mark.parametrize("mode", ["bsp", "ssp:2", "asp"])
 def test_a_factorisation_machine_predicts_ratings_as_the_reference_does(
     cluster: RunningCluster, ratings: tuple[Ratings, Ratings], mode: str
 ) -> None:

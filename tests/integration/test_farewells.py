@@ -29,7 +29,7 @@ def train_a_little(running: Running, mode: str) -> None:
         rank.wait_until(lambda rank=rank: rank.clock >= 5)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("mode", ["bsp", "ssp:2"])
+@pytest.mark.parametrize("mode", ["bsp", pytest.param("ssp:2", marks=pytest.mark.soak)])
 def test_servers_that_are_stopped_together_make_a_checkpoint_first(
     tmp_path: Path, mode: str
 ) -> None:

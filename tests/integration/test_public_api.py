@@ -14,7 +14,8 @@ import pytest
 import resilient_ps as ps
 from resilient_ps.client.launch import RunningCluster
 
-KINDS = ["etcd", "embedded"]
+# what trains on the embedded one in the default run: `test_train_spawn`, `test_train_algorithms`
+KINDS = ["etcd", pytest.param("embedded", marks=pytest.mark.soak)]
 NUMBERS = itertools.count()
 
 

@@ -83,7 +83,12 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "schedule"), [("bsp", "static"), ("ssp:2", "dynamic"), ("asp", "dynamic")]
+    ("mode", "schedule"),
+    [
+        ("bsp", "static"),
+        ("ssp:2", "dynamic"),
+        pytest.param("asp", "dynamic", marks=pytest.mark.soak),
+    ],
 )
 def test_every_sample_counts_once_though_the_cluster_goes_back_under_a_living_job(
     running: Running, mode: str, schedule: Schedule, capfd: pytest.CaptureFixture[str]

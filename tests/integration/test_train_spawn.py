@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_process import descendants, lines_until, start, still_running
+from cli_process import Shell, descendants, lines_until, start, still_running
 
 import resilient_ps as ps
 from resilient_ps.cli.workers import RESTARTS
@@ -47,14 +47,20 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def train(
+def command(
     cluster: RunningCluster, rows: Path, job: str, consistency: str, *flags: str
-) -> subprocess.Popen[str]:
-    return start(
+) -> tuple[str, ...]:
+    return (
         "train", "logistic", "--dataset", str(rows), "--spawn", "2", "--job", job, "--table", job,
         "--batch-size", "8", "--epochs", str(EPOCHS), "--consistency", consistency, "--json",
         "--etcd", cluster.etcd, "--cluster", cluster.name, *flags,
     )  # fmt: skip
+
+
+def train(
+    cluster: RunningCluster, rows: Path, job: str, consistency: str, *flags: str
+) -> subprocess.Popen[str]:
+    return start(*command(cluster, rows, job, consistency, *flags))
 
 
 def kill_rank_1(parent: int) -> None:
@@ -155,14 +161,13 @@ def test_a_rank_that_is_not_to_come_back_is_retired(
 
 
 def test_the_flags_of_the_schedules_are_checked(
-    cluster: RunningCluster, rows: Path, job: str
+    cluster: RunningCluster, rows: Path, job: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for flags, says in (
         (["--retire"], "--retire and --data-shards need --schedule dynamic"),
         (["--data-shards", "7"], "--retire and --data-shards need --schedule dynamic"),
         (["--retire", "--schedule", "dynamic"], "--retire is for one --rank: without --spawn"),
     ):
-        with train(cluster, rows, job, "asp", *flags) as process:
-            _, errors = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 2
-        assert says in errors
+        ended = Shell(capsys)(*command(cluster, rows, job, "asp", *flags))
+        assert ended.code == 2
+        assert says in ended.err

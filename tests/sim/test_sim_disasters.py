@@ -40,6 +40,7 @@ def transfers(mode: Consistency, schedule: Schedule, seed: int = 1) -> Outcome:
     )
 
 
+HOWS = range(0, 100, 12)
 MODES = [BSP(), SSP(1), ASP()]
 
 
@@ -76,7 +77,9 @@ def test_every_order_is_carried_out_once_though_everything_is_lost_again_and_aga
     assert outcome.rollbacks == 3
 
 
-@pytest.mark.parametrize("how", range(0, 100, 12))
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=() if how < 48 else pytest.mark.soak) for how in HOWS]
+)
 @pytest.mark.parametrize("kind", ["crash all", "lose etcd"])
 def test_a_cluster_comes_back_on_one_server_and_in_any_number_of_shards(
     kind: StoreFaultKind, how: int

@@ -244,6 +244,7 @@ class Bench:
             self._say(f"training beside checkpoints, round {turn + 1} of {rounds}")
             self.touch_all()
             begun_s = time.perf_counter()
+            os.sync()
             record, ours = self._while_training(self.checkpoint)
             seconds = record[1]
             sizes = self.sizes(record[0])

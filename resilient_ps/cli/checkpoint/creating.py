@@ -27,7 +27,9 @@ def create(
     """Make a checkpoint now, while training goes on.
 
     The coordinator chooses the clock that it is aligned to, a little ahead of where the ranks are;
-    it is reached when every rank has ended that clock. Ranks do not wait for it.
+    it is reached when every rank has ended that clock. Ranks do not wait for it. While pushes
+    come in, servers upload gently (see their --upload-share): a large state may need a longer
+    --deadline.
 
     \b
     Examples:

@@ -137,9 +137,11 @@ class World:
         assert not self.view.problems
         self.perform(self.imaging.look(self.now_ns))
 
-    def intend(self, number: int, clock: int, base: str = "", state: Any = "open") -> CheckpointId:
+    def intend(
+        self, number: int, clock: int, base: str = "", state: Any = "open", attempt: int = 0
+    ) -> CheckpointId:
         id = CheckpointId.of(self.incarnation, number, number)
-        plan = CutPlan(str(id), {"train": clock}, {"train": JOB}, base=base)
+        plan = CutPlan(str(id), {"train": clock}, {"train": JOB}, base=base, attempt=attempt)
         record = IntentRecord(number, "cut", "", 0, 0, state, details=plan.details())
         self.put_record(self.keys.intent(number), record)
         return id
@@ -150,11 +152,11 @@ class World:
             apply(replica.shard, Command(Kind.CUT, n=number, text=cut.to_json().encode()))
 
     def cut(
-        self, number: int, base: str = "", ahead: int = 0, *, hold: bool = False
+        self, number: int, base: str = "", ahead: int = 0, *, hold: bool = False, attempt: int = 0
     ) -> CheckpointId:
         """A cut at the furthest clock."""
         clock = max(self.clock) + ahead
-        id = self.intend(number, clock, base)
+        id = self.intend(number, clock, base, attempt=attempt)
         self.tell_cut(number, clock, base, hold=hold)
         return id
 

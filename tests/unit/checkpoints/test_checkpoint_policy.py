@@ -84,6 +84,13 @@ def test_the_cost_is_the_mean_of_the_last_few_checkpoints() -> None:
     assert cost(view) == sum(range(11 - COSTS_KEPT, 11)) / COSTS_KEPT
 
 
+@pytest.mark.parametrize("share", [0.25, 1.0])
+def test_rests_between_uploads_do_not_make_checkpoints_dearer(share: float) -> None:
+    settings = CheckpointSettings(auto=True, upload_share=share)
+    chosen = interval(settings, view_of(made(1, 20.0 / share)))
+    assert (chosen.seconds, chosen.cost_s) == (pytest.approx(auto_s(20.0, 24.0)), 20.0 / share)
+
+
 def test_a_stated_interval_is_taken_as_it_is_and_none_means_none() -> None:
     assert interval(CheckpointSettings(every_s=7), view_of(made(1, 100.0))).seconds == 7
     nothing = interval(CheckpointSettings(every_clocks=5), view_of())

@@ -13,6 +13,7 @@ from resilient_ps.checkpoints import image_writing, imaging
 from resilient_ps.checkpoints.progress import asked_cut
 from resilient_ps.checkpoints.settings import CheckpointSettings
 from resilient_ps.checkpoints.uploads import ATTEMPTS
+from resilient_ps.coordinator.records import ServerRecord
 from resilient_ps.errors import ResilientPsError
 from resilient_ps.ids import WorkerId
 from resilient_ps.messages import Command, Kind
@@ -330,6 +331,53 @@ def test_uploads_keep_the_pace_that_was_asked_for() -> None:
     id, _ = world.checkpoint(1)
     seconds = (world.now_ns - begun_ns) / SECOND
     assert 0.8 <= world.uploaded_bytes(id) / rate / seconds <= 1.3
+
+
+def _seconds_for(share: float, *, pushing: bool, **fields: Any) -> float:
+    """A checkpoint beside pushes to the same few rows, where each object takes a while."""
+    settings = CheckpointSettings(upload_share=share, **fields)
+    world = trained(settings=settings, fault=lambda request, before: 100 * MS)
+    world.cut(1)
+    while set(world.states(1)) != {"done"}:
+        if pushing:
+            world.push(0, EVERY[:10])
+        world.run_for(20 * MS)
+        assert world.now_ns < 1000 * SECOND
+    return world.now_ns / SECOND
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_while_pushes_come_in_objects_go_one_by_one_with_rests_between() -> None:
+    quick = _seconds_for(1.0, pushing=True)
+    assert _seconds_for(0.25, pushing=False) == quick  # nobody is in the way
+    alone = _seconds_for(0.99, pushing=True)
+    assert quick < alone / 2
+    assert alone * 2 < _seconds_for(0.25, pushing=True) < alone * 5
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_there_are_no_rests_when_the_next_checkpoint_is_near() -> None:
+    leisurely = _seconds_for(0.25, pushing=True)
+    assert _seconds_for(0.25, pushing=True, every_s=1.0) < leisurely / 2
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("why", ["kept", "second attempt", "a server stops"])
+def test_a_checkpoint_does_not_fail_for_its_pace(why: str) -> None:
+    """Where there is a reason to hurry, several objects are under way though pushes come in."""
+    world = trained(fault=lambda request, before: 100 * MS)
+    if why == "a server stops":
+        server = ServerRecord("s2", 2, "h", 1, "", "", 1, 1, "", 1, "h", stopping=True)
+        world.put_record(world.keys.server("s2"), server)
+    world.cut(1, attempt=int(why == "second attempt"))
+    if why == "kept":
+        world.replicas[0].shard.image._allowance.bytes_max = 1 << 16
+    most = 0
+    while set(world.states(1)) != {"done"}:
+        world.push(0, EVERY[:10])
+        world.run_for(20 * MS)
+        most = max(most, world.in_flight)
+    assert most > 1
 
 
 def test_the_machine_rests_while_no_cut_is_open() -> None:

@@ -73,6 +73,7 @@ def parsed(*flags: str) -> tuple[int, Standby | None]:
             CheckpointSettings(
                 every_clocks=7, every_s=2.5, mtbf_h=0.5, keep_last=9, keep_hourly=2, keep_daily=3,
                 cut_deadline_s=4.0, loss_grace_s=1.5, upload_bytes_per_s=1000,
+                upload_share=0.5,
                 overlay_bytes_max=2_000,
             ),
             "clock:a=4",
