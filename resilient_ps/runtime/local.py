@@ -98,10 +98,10 @@ class LocalCluster:
 
         `Unavailable`, with the end of its log, when one does not; nothing is left running then.
         """
-        atexit.register(self.stop)
         try:
             self.folder = Path(tempfile.mkdtemp(prefix="resilient-ps-local-"))
             self._coordination = self._coordinate()
+            atexit.register(self.stop)  # after the coordination's own: so it runs before that
             for number in range(1, self._count + 1):
                 self.servers.append(self._start_server(f"s{number}"))
                 if self._program not in _BEEN_UP:  # let one compile, and the others load

@@ -148,7 +148,9 @@ def test_a_cluster_that_is_not_steady_is_not_touched(theirs: Theirs) -> None:
     assert "nothing was done" in told
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGKILL]
+)
 def test_who_is_paused_goes_on_when_the_command_ends_in_any_way(
     theirs: Theirs, number: signal.Signals
 ) -> None:

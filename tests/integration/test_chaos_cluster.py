@@ -264,7 +264,7 @@ def short_folder() -> Iterator[Path]:
     [
         pytest.param("network.log", "folder", marks=pytest.mark.soak),
         pytest.param("e0.log", "folder", marks=pytest.mark.soak),
-        ("store.log", "seaweedfs"),
+        pytest.param("store.log", "seaweedfs", marks=pytest.mark.soak),
         pytest.param("s1.log", "folder", marks=pytest.mark.soak),
         ("w0.log", "folder"),
         ("raise", "folder"),
