@@ -76,6 +76,7 @@ class Granting:
         self._strangers: dict[str, dict[int, Waiter]] = {}  # by graphs that are not known
         self._batch: Batch | None = None
         self._life: Life | None = None  # None: we are not the coordinator
+        self._life_of: object = None  # what it was made of
         self._hold_until: tuple[int, int] = (0, 0)  # revision and time, whichever comes first
         self._timer_ns: int | None = None
 
@@ -266,10 +267,13 @@ class Granting:
 
     def _look_at_life(self) -> list[Effect]:
         """We have been elected, or the cluster was rolled back, or that is over."""
-        life, before = life_of(self._view), self._life
+        made_of, before = (self._view.config, self._view.restore), self._life
+        if before is not None and made_of == self._life_of:
+            return []
+        self._life_of = made_of
+        self._life = life = life_of(self._view)
         if life == before:
             return []
-        self._life = life
         effects: list[Effect] = []
         if before is None or before.incarnation != life.incarnation:
             for name in self._view.graphs:

@@ -42,8 +42,8 @@ class Losses:
         view, config = self._view, self._view.config
         if config is None:
             return []
-        processes = view.processes
-        made_of = (config, processes)
+        servers = view.servers
+        made_of = (config, servers)
         if made_of == self._made_of:
             numbers = view.changed_since(self._seen)
         else:
@@ -51,6 +51,7 @@ class Losses:
             self._leaderless.clear()
             numbers = [record.shard for record in view.shards]
         self._seen = view.changes
+        processes = view.processes if numbers else {}
         for number in numbers:
             if self._is_leaderless(number, config, processes):
                 self._leaderless.add(number)

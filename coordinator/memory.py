@@ -317,11 +317,10 @@ class MemoryKv:
     def _matching(self, op: Read | Delete) -> list[bytes]:
         if not op.prefix:
             return [op.key] if op.key in self._keys else []
-        first = bisect_left(self._order, op.key)
-        end = first
-        while end < len(self._order) and self._order[end].startswith(op.key):
-            end += 1
-        return self._order[first:end]
+        order, prefix = self._order, op.key  # what begins alike stands together
+        first = bisect_left(order, prefix)
+        end = bisect_left(order, 1, first, key=lambda key: not key.startswith(prefix))
+        return order[first:end]
 
     def _commit(self, events: list[Event]) -> None:
         if not events:

@@ -43,7 +43,7 @@ _RECORDS: dict[str, type[Record]] = {
 }
 
 
-_CONFIG, _RING, _RESTORE = Located("config"), Located("ring"), Located("restore")
+_RING = Located("ring")
 _TASKS = frozenset({"graph", "lanes", "holder", "job"})
 _LAYOUT = frozenset({"config", "server", "shard", "ring", "drain"})
 _OF_SHARDS = frozenset({"shard", "leader"})
@@ -54,6 +54,8 @@ class ClusterView:
 
     `layout` grows with every change of what decides where shards are to be, `changes` with every
     one of a shard's record or leader key: who looks often looks at `changed_since` alone.
+    `config`: how the cluster was created; None before that. `restore`: what the present incarnation
+    began with; None: with nothing, for the first one.
     """
 
     def __init__(self, keys: ClusterKeys) -> None:
@@ -61,6 +63,8 @@ class ClusterView:
         self.revision = 0
         self.layout = 0
         self.changes = 0
+        self.config: ClusterConfig | None = None
+        self.restore: RestoreRecord | None = None
         self.task_changes: set[Located] = set()
         self.problems: list[str] = []  # what could not be read; the owner logs and clears them
         self.items: dict[bytes, KeyValue] = {}
@@ -97,9 +101,12 @@ class ClusterView:
             return
         self._touch(located)
         try:
-            self._records[located.kind][located] = kind.from_bytes(item.value, item.key)
+            record = kind.from_bytes(item.value, item.key)
         except BadInput as error:
             self.problems.append(str(error))
+            return
+        self._records[located.kind][located] = record
+        self._keep_alone(located, record)
 
     def _remove(self, key: bytes) -> None:
         self.items.pop(key, None)
@@ -107,7 +114,15 @@ class ClusterView:
         self._note(located)
         if located is not None and located.kind in _RECORDS:
             self._records[located.kind].pop(located, None)
+            self._keep_alone(located, None)
             self._touch(located)
+
+    def _keep_alone(self, located: Located, record: Record | None) -> None:
+        """Of these there is one at most, and it is looked at all the time."""
+        if located.kind == "config":
+            self.config = cast("ClusterConfig | None", record)
+        elif located.kind == "restore":
+            self.restore = cast("RestoreRecord | None", record)
 
     def _note(self, located: Located | None) -> None:
         """Something of this shard, or graph of tasks, has changed, if it is of one."""
@@ -141,11 +156,6 @@ class ClusterView:
         """A guard that holds while the key is as it is known here."""
         held = self.items.get(key)
         return absent(key) if held is None else unchanged(key, held.mod_revision)
-
-    @property
-    def config(self) -> ClusterConfig | None:
-        """How the cluster was created; None before that."""
-        return cast("ClusterConfig | None", self._one(_CONFIG))
 
     @property
     def servers(self) -> list[ServerRecord]:
@@ -195,11 +205,6 @@ class ClusterView:
     def checkpoints(self) -> list[CheckpointRecord]:
         """All published checkpoints, in the order of their numbers: the newest last."""
         return cast("list[CheckpointRecord]", self._all("checkpoint"))
-
-    @property
-    def restore(self) -> RestoreRecord | None:
-        """What the present incarnation began with; None: with nothing, for the first one."""
-        return cast("RestoreRecord | None", self._one(_RESTORE))
 
     @property
     def namespaces(self) -> dict[str, NamespaceRecord]:

@@ -58,6 +58,8 @@ def _own_append(m: Append) -> Append:
 
 
 def _own_copy(m: Copy) -> Copy:
+    if not (m.keys.size or m.values.size):
+        return m
     return replace(m, keys=m.keys.copy(), values=m.values.copy())
 
 
