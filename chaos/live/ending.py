@@ -95,7 +95,7 @@ def result_of(ended: Ended) -> RunResult:
         logs=ended.logs,
         began=ended.began,
         seconds=round(ended.seconds, 1),
-        healed_s=round(ended.healed_s, 2),
+        healed_s=round(ended.healed_s, 3),
         metrics=ended.workload.metrics(),
     )
 

@@ -12,16 +12,10 @@ import pytest
 from resilient_ps.chaos.sim.outcome import RunKind
 from resilient_ps.chaos.sim.run import run_seed
 
-SEEDS: dict[RunKind, int] = {"safety": 120, "liveness": 60}
-BY_DEFAULT: dict[RunKind, int] = {"safety": 30, "liveness": 20}  # the others soak
+SEEDS: dict[RunKind, int] = {"safety": 140, "liveness": 60}
 AT_ONCE = 10
 SOME_SEEDS = [
-    pytest.param(
-        kind,
-        range(first, first + AT_ONCE),
-        id=f"{kind}-{first}",
-        marks=() if first < BY_DEFAULT[kind] else pytest.mark.soak,
-    )
+    pytest.param(kind, range(first, first + AT_ONCE), id=f"{kind}-{first}")
     for kind, count in SEEDS.items()
     for first in range(0, count, AT_ONCE)
 ]
