@@ -31,6 +31,13 @@ def results() -> Console:
     return Console(file=sys.stdout, width=None if tty else PIPE_COLUMNS, highlight=False)
 
 
+def print_notes(notes: Iterable[str]) -> None:
+    """Below a table, one on a line of its own, letter by letter (rich takes "[a]" for markup)."""
+    out = results()
+    for note in notes:
+        out.print(f"* {note}", soft_wrap=True, markup=False)
+
+
 def remark(text: str) -> None:
     """A line for whoever is watching."""
     print(text, file=sys.stderr, flush=True)

@@ -23,6 +23,7 @@ from resilient_ps.cli.bench.stragglers.slowness import Pattern, Slowness
 from resilient_ps.cli.bench.stragglers.study import BAR, Run, Setting, Study, summed_up
 from resilient_ps.cli.bench.stragglers.watching import Curve, Look
 from resilient_ps.cli.bench.stragglers.worker import Order, Told
+from resilient_ps.cli.output import print_notes
 from resilient_ps.errors import BadInput
 
 SLOWNESS = Slowness(Pattern.RANDOM, ranks=2, compute_s=0.1, factor=3.0, seed=1)
@@ -108,6 +109,11 @@ def test_the_study_is_told_as_a_table_as_json_and_as_a_page() -> None:
     assert html.count('class="drawing"') == 8
     assert 'class="held"' in html
     assert 'class="violated"' in report.page(SETTING, study(101.0), seconds=1.0).html()
+
+
+def test_notes_are_printed_letter_by_letter(capsys: pytest.CaptureFixture[str]) -> None:
+    print_notes([platforms.REMEDY, "word " * 60])
+    assert capsys.readouterr().out.splitlines() == [f"* {platforms.REMEDY}", "* " + "word " * 60]
 
 
 # --- the comparison of platforms

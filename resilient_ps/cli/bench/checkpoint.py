@@ -15,6 +15,7 @@ from rich.table import Table
 
 from resilient_ps.cli.bench.checkpoints import Measured, prepared
 from resilient_ps.cli.options import JsonOption, print_json
+from resilient_ps.cli.output import results
 from resilient_ps.storage.runtime.open import OpenedStore, open_store
 
 EXIT_BELOW_BAR = 1
@@ -45,7 +46,8 @@ def checkpoint(
 
     A server on this machine holds the state; a process with boto3 puts and gets objects of the same
     sizes, with the same concurrency. A save is measured from the wish to the published checkpoint,
-    a restore from the wish until all shards serve again. A folder is compared with plain files.
+    a restore from when servers know of it until all shards serve again; the time before that is
+    told apart. A folder is compared with plain files.
 
     \b
     Examples:
@@ -67,8 +69,8 @@ def checkpoint(
     if json:
         print_json(_as_json(rows, state_mib, seconds=time.monotonic() - started))
     else:
-        Console().print(f"a state of {state_mib} MiB on {store or 'SeaweedFS'}")
-        Console().print(_as_table(rows))
+        results().print(f"a state of {state_mib} MiB on {store or 'SeaweedFS'}")
+        results().print(_as_table(rows))
     if check and any(row.holds is False for row in rows):
         raise typer.Exit(EXIT_BELOW_BAR)
 

@@ -17,6 +17,7 @@ from resilient_ps.cli.bench.raw import RawPeer, memcpy_bytes_per_s
 from resilient_ps.cli.bench.report import LEGEND, as_json, as_table
 from resilient_ps.cli.bench.run import Plan, Row, run_several, run_single
 from resilient_ps.cli.options import JsonOption, print_json
+from resilient_ps.cli.output import results
 from resilient_ps.coordinator.placement import MAX_REPLICAS
 from resilient_ps.engine import ENGINE
 
@@ -103,7 +104,7 @@ def _bench_replicas(
     if json:
         print_json(replication.as_json(rows, seconds=time.monotonic() - started))
     else:
-        Console().print(replication.as_table(rows))
+        results().print(replication.as_table(rows))
     if check and any(row.holds is False for row in rows):
         raise typer.Exit(EXIT_BELOW_BAR)
 
@@ -146,7 +147,7 @@ def _median(rates: list[float]) -> float:
 
 
 def _print(rows: list[Row], limits: dict[str, Any]) -> None:
-    console = Console()
+    console = results()
     console.print(
         f"raw: tcp {limits['tcp_one_way_gb_per_s']} GB/s, {limits['tcp_round_trip_us']} us; "
         f"unix {limits['unix_one_way_gb_per_s']} GB/s, {limits['unix_round_trip_us']} us; "

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from resilient_ps.cli.bars import bar
 from resilient_ps.cli.bench.page import check_plot
@@ -21,7 +20,7 @@ from resilient_ps.cli.bench.stragglers.study import BAR, BAR_OF, Setting, Study,
 from resilient_ps.cli.exits import EXIT_NEGATIVE
 from resilient_ps.cli.local import load_kernels, running
 from resilient_ps.cli.options import FormatOption, JsonOption, print_json
-from resilient_ps.cli.output import remark, results
+from resilient_ps.cli.output import print_notes, remark, results
 from resilient_ps.cli.progress import Watcher
 from resilient_ps.cli.samples import Samples, file_samples
 from resilient_ps.client.launch import RunningCluster
@@ -160,10 +159,9 @@ def _show(setting: Setting, study: Study, what: str) -> None:
     console = results()
     console.print(f"data: {what}")
     console.print(as_table(study))
-    for note in notes(setting, study):
-        console.print(f"* {note}", soft_wrap=True)
+    print_notes(notes(setting, study))
     gain = study.gain(Pattern.RANDOM, BAR_OF) if study.of(Pattern.RANDOM, BAR_OF) else None
     if gain is not None:
         verdict = "reached" if study.holds else "NOT reached"
         text = f"{BAR_OF} beside bsp, random straggler: {gain:.2f} x (bar {BAR}: {verdict})"
-        Console().print(text, style=None if study.holds else "bold red")
+        console.print(text, style=None if study.holds else "bold red")

@@ -24,7 +24,7 @@ from resilient_ps.cli.bench.platforms.run import PLATFORMS, Plan, Platform, meas
 from resilient_ps.cli.exits import EXIT_NEGATIVE
 from resilient_ps.cli.local import load_kernels
 from resilient_ps.cli.options import JsonOption, print_json
-from resilient_ps.cli.output import remark, results, shout
+from resilient_ps.cli.output import print_notes, remark, results, shout
 from resilient_ps.cli.progress import Watcher
 from resilient_ps.errors import BadInput
 
@@ -106,8 +106,7 @@ def platforms(
         print_json(as_json(plan, rows, seconds=taken_s))
     else:
         results().print(as_table(rows))
-        for note in notes(plan, missing):
-            results().print(f"* {note}", soft_wrap=True)
+        print_notes(notes(plan, missing))
     if check and holds(rows) is False:
         raise typer.Exit(EXIT_NEGATIVE)
 
