@@ -135,7 +135,7 @@ def test_a_process_that_hangs_is_given_up(server: SeaweedFS) -> None:
     options = StoreOptions(
         server.endpoint,
         attempts=1,
-        attempt_s=1.0,
+        attempt_s=6.0,  # so that a slow machine is none that hangs
         connect_timeout_s=1.0,
         retry_for_s=0.0,
         slowest_bytes_per_s=1 << 30,
