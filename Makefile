@@ -36,13 +36,17 @@ lint: $(STAMP) ## ruff, ruff format, import-linter, mypy
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-# The tests marked `lint` run the commands of `make lint`; once is enough.
+# The tests marked `lint` run the commands of `make lint`; once is enough. Clusters of real processes
+# share the machine with all other tests: what fails there is told, and tried once more alone.
+DEFAULT := -m 'not soak and not lint'
 test: lint etcd ## lint, then all tests but the soak tests
-	$(BIN)/pytest -m 'not soak and not lint' $(PYTEST_ARGS)
+	$(BIN)/pytest $(DEFAULT) $(PYTEST_ARGS) || { [ $$? = 1 ] && \
+	  echo 'FAILED AMONG OTHERS; once more, alone:' && \
+	  $(BIN)/pytest $(DEFAULT) $(PYTEST_ARGS) -n0 --maxfail 1 --lf --lfnf none; }
 
 # Tracing every line makes the tests take nearly twice as long.
 coverage: $(STAMP) etcd ## the same tests, and which lines they do not reach
-	$(BIN)/pytest -m 'not soak and not lint' --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
+	$(BIN)/pytest $(DEFAULT) --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 soak: $(STAMP) etcd ## the long tests: many repetitions
 	$(BIN)/pytest -m soak $(PYTEST_ARGS)
