@@ -23,9 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 PROCESSES = 4  # for two cores: three for tests that wait for other processes, one that computes
 WAITING = {"contracts", "integration"}  # folders whose tests wait for processes, and for leases
-APART = (
-    "sim"  # a folder whose tests share nothing: they need not stay with the others of their file
-)
+APART = "sim"  # a folder whose tests share nothing: those of a file need not stay together
 BEGIN_FIRST = (  # so that nobody is left alone with them at the end
     "test_blob_contract.py",
     "test_distribution.py",

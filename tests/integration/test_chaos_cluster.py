@@ -164,7 +164,7 @@ def test_one_fault_at_a_time_strikes_a_process(cluster: AtWork) -> None:
 
 STARTS_ANOTHER = """
 import subprocess, sys
-print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]).pid, flush=True)
+print(subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]).pid, flush=True)
 """
 
 
@@ -221,7 +221,7 @@ from resilient_ps.chaos.live.cluster import ChaosCluster
 from resilient_ps.chaos.live.plan import ClusterPlan
 
 with ChaosCluster(ClusterPlan(servers=2, workers=1, etcd=1, store=sys.argv[2])) as scene:
-    scene.add_worker("w0", [sys.executable, "-c", "import time; time.sleep(1000)"])
+    scene.add_worker("w0", [sys.executable, "-c", "import signal; signal.pause()"])
     print("started", flush=True)
     if sys.argv[1] == "raise":
         raise RuntimeError("of the user")

@@ -111,17 +111,17 @@ def test_a_program_is_run_by_its_ranks_and_its_failure_is_shown(
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        "import sys, time, resilient_ps as ps\n"
+        "import signal, sys, resilient_ps as ps\n"
         "with ps.connect() as client, client.worker(sys.argv[1]) as worker:\n"
         "    print(worker.rank, worker.of, flush=True)\n"
-        "    time.sleep(float(sys.argv[2]))\n"
+        "    if sys.argv[2] == 'stay': signal.pause()\n"
         "    assert worker.rank == 0, 'only rank 0 ends well'\n"
     )
-    job = chaos_cluster.start(program, "a", "0", ranks=2)
+    job = chaos_cluster.start(program, "a", "end", ranks=2)
     with pytest.raises(Unavailable, match="only rank 0 ends well"):
         job.wait()
     assert [chaos_cluster.logs[name].read_text().count(" 2\n") for name in job.names] == [1, 1]
-    slow = chaos_cluster.start(program, "b", "60")
+    slow = chaos_cluster.start(program, "b", "stay")
     with pytest.raises(DeadlineExceeded, match=f"{slow.names[0]} has not ended after 0.1 s"):
         slow.wait(deadline_s=0.1)
     with pytest.raises(NotFound, match="there is no program"):
