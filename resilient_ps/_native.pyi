@@ -4,14 +4,27 @@ The kernels are those of `tables/kernels.py` and `tables/partition.py`, with the
 the same results. Arrays that do not fit raise `TypeError`, `ValueError` or `BufferError`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from resilient_ps.coordinator.records import Member
 from resilient_ps.ids import Position, WorkerId
-from resilient_ps.messages import Answer, Append, Appended, Message, PartAnswer, Request
+from resilient_ps.messages import (
+    Answer,
+    Append,
+    Appended,
+    AppendedPart,
+    AppendPart,
+    Message,
+    PartAnswer,
+    Request,
+)
+from resilient_ps.replication.replica import Replica
+from resilient_ps.shard import Reply
+from resilient_ps.waiting import Origin
 
 def push_rows(
     keys: NDArray[np.uint64],
@@ -256,3 +269,19 @@ def encode_appended(message: Appended, /) -> list[bytes] | None: ...
 def take_log(
     scratch: memoryview, lo: int, hi: int, meta_limit: int, payload_limit: int, /
 ) -> tuple[Message, int] | None: ...
+def set_up_replicating(words: dict[str, Any], /) -> None: ...
+def enter_push(
+    request: Request, by_number: Mapping[int, Replica], origin: Origin, now_ns: int, /
+) -> dict[str, list[AppendPart]] | None:
+    """See `quick_replication`, as for the next two. None: nothing has happened."""
+
+def take_entries(
+    parts: tuple[AppendPart, ...], by_number: Mapping[int, Replica], /
+) -> tuple[AppendedPart, ...] | None: ...
+def commit_entries(
+    parts: tuple[AppendedPart, ...],
+    by_number: Mapping[int, Replica],
+    member: Member,
+    now_ns: int,
+    /,
+) -> list[Reply] | None: ...

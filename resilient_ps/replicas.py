@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from resilient_ps.answers import answers
@@ -11,6 +11,7 @@ from resilient_ps.coordinator.kv import KvAnswered, KvFailed
 from resilient_ps.coordinator.membership import Membership
 from resilient_ps.coordinator.records import ClusterConfig, Member
 from resilient_ps.coordinator.view import ClusterView
+from resilient_ps.guards import ALL_GUARDS
 from resilient_ps.ids import NOWHERE
 from resilient_ps.machine import Drop, Effect, Log, PeerLost, Send, SetTimer
 from resilient_ps.messages import (
@@ -24,6 +25,7 @@ from resilient_ps.messages import (
     Status,
 )
 from resilient_ps.peers import Peers
+from resilient_ps.quick_replication import commit_entries, take_entries
 from resilient_ps.replication.applying import Due, InParallel, apply_all
 from resilient_ps.replication.claims import Known
 from resilient_ps.replication.home import COPIES_MAX, Home, Out, ToServer
@@ -56,6 +58,7 @@ class Replicas:
         self._membership = membership
         self._peers = peers
         self._ticking = False
+        self._all_rules = home.guards is ALL_GUARDS  # the quick way knows of no others
 
     def primaries(self) -> list[Leading]:
         """The shards that we serve, by number."""
@@ -224,6 +227,8 @@ class Replicas:
 
     def on_append(self, peer: str, append: Append, now_ns: int) -> list[Effect]:
         """Entries of a primary."""
+        if self._all_rules and (told := take_entries(append, self.by_number)) is not None:
+            return [Send(peer, told)]
         said: list[AppendedPart] = []
         outs: list[Out] = []
         dues: dict[int, Due] = {}
@@ -261,7 +266,10 @@ class Replicas:
         member = self._peers.member(peer)
         if member is None:
             return []
-
+        if self._all_rules:
+            replies = commit_entries(appended, self.by_number, member, now_ns)
+            if replies is not None:
+                return self.performed(replies, now_ns)
         copied = self._home.copied
         outs: list[Out] = []
         dues: dict[int, Due] = {}
@@ -334,6 +342,11 @@ class Replicas:
             until_ns = self._membership.deadline_ns if self._home.guards.lease_check else 0
             effects += answers(replies, until_ns)
         return effects
+
+    def sent(self, by_server: Mapping[str, Append], now_ns: int) -> list[Effect]:
+        """Entries for other servers, as messages."""
+        sends = [Send(PEER_PREFIX + server, append) for server, append in by_server.items()]
+        return [*sends, *self.tick(now_ns)]  # they owe us answers
 
     # -- the orderly end
 

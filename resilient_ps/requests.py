@@ -21,6 +21,7 @@ from resilient_ps.messages import (
     Values,
 )
 from resilient_ps.quick_pulls import QuickPulls
+from resilient_ps.quick_replication import enter_push
 from resilient_ps.quick_requests import answer_quickly, append_quickly
 from resilient_ps.replicas import Replicas, rolled_back
 from resilient_ps.replication.home import Home, Out
@@ -55,6 +56,9 @@ class Requests:
                 return [Send(peer, answer, self._membership.deadline_ns)]
             if request.kind is Kind.PUSH:
                 self.quick_pulls.forget()  # what is committed at once may be more than this push
+                sent = enter_push(request, self._replicas.by_number, origin, now_ns)
+                if sent is not None:
+                    return self._replicas.sent(sent, now_ns)
                 entered = append_quickly(request, self._replicas.by_number, origin, now_ns)
                 if entered is not None:
                     return self._replicas.performed(entered, now_ns)

@@ -8,6 +8,7 @@
 #include "codec.h"
 #include "log_codec.h"
 #include "parts.h"
+#include "replicating.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -402,7 +403,7 @@ PyMODINIT_FUNC PyInit__native() {
     if (module == nullptr) return nullptr;
     if (!resilient_ps::add_codec(module) || !resilient_ps::add_parts(module) ||
         !resilient_ps::add_asking(module) || !resilient_ps::add_answering(module) ||
-        !resilient_ps::add_log_codec(module)) {
+        !resilient_ps::add_log_codec(module) || !resilient_ps::add_replicating(module)) {
         Py_DECREF(module);
         return nullptr;
     }

@@ -47,8 +47,9 @@ struct Given {
         }
         return true;
     }
+    PyObject* table(Py_ssize_t i) const { return PyList_GET_ITEM(tables, i); }
     PyObject* item(Py_ssize_t i, Py_ssize_t place) const {
-        return PyTuple_GET_ITEM(PyList_GET_ITEM(tables, i), place);
+        return PyTuple_GET_ITEM(table(i), place);
     }
     bool count(Py_ssize_t i, int64_t* out) const {
         return as_count(PyList_GET_ITEM(counts, i), out);
@@ -57,42 +58,40 @@ struct Given {
 
 // ------------------------------------------------------------------------------------- push
 
-struct PushPart {
-    TableArrays arrays;
-    Buffer scratch;
-    const uint64_t* keys;
-    int64_t n;
-    const char* grads;
-    int full;
-
-    // Is it certain that the push fits, but for what can grow while it is made?
-    bool open(const Given& given, Py_ssize_t i, int dtype) {
-        int64_t rows_max;
-        if (!given.count(i, &n) || !arrays.open(given.item(i, 0), given.item(i, 1), given.item(i, 4)) ||
-            !arrays.open_row_keys(given.item(i, 2)) || !arrays.open_hyper(given.item(i, 5)) ||
-            !arrays.open_work(given.item(i, 6)) ||
-            !scratch.open(given.item(i, 3), "scratch", INT32_LETTERS, 1) ||
-            !as_count(given.item(i, 7), &rows_max))
-            return false;
-        const int64_t* meta = arrays.table.meta;
-        return arrays.dtype == dtype && scratch.size() / 2 >= n && meta[LOCATED] == 0 &&
-               meta[BASE] + n <= STAMPS_END && meta[CREATED] + n <= rows_max;
-    }
-};
-
-
 void push_part(void* context, int64_t number) {
-    PushPart& part = ((PushPart*)context)[number];
+    PushPart& part = *((PushPart* const*)context)[number];
     int32_t* rows = part.scratch.as<int32_t>();
     part.full = kernels->push_rows[part.arrays.dtype](
         part.arrays.table, part.keys, part.n, part.grads, rows, rows + part.scratch.size() / 2);
 }
 
-PyObject* make_pushes(PushPart* parts, Py_ssize_t n, int64_t bytes) {
-    {
-        WithoutInterpreter released(bytes >= WORTH_RELEASING_BYTES);
-        run_tasks(push_part, parts, n, bytes >= HEAVY_BYTES);
-    }
+}  // namespace
+
+bool PushPart::open(PyObject* table, int64_t count, int dtype) {
+    int64_t rows_max;
+    const auto item = [table](Py_ssize_t place) { return PyTuple_GET_ITEM(table, place); };
+    if (!PyTuple_Check(table) || PyTuple_GET_SIZE(table) != 8 ||
+        !arrays.open(item(0), item(1), item(4)) || !arrays.open_row_keys(item(2)) ||
+        !arrays.open_hyper(item(5)) || !arrays.open_work(item(6)) ||
+        !scratch.open(item(3), "scratch", INT32_LETTERS, 1) || !as_count(item(7), &rows_max))
+        return false;
+    n = count;
+    const int64_t* meta = arrays.table.meta;
+    return arrays.dtype == dtype && scratch.size() / 2 >= n && meta[LOCATED] == 0 &&
+           meta[BASE] + n <= STAMPS_END && meta[CREATED] + n <= rows_max;
+}
+
+void make_pushes(PushPart* const* parts, int64_t n, int64_t bytes) {
+    WithoutInterpreter released(bytes >= WORTH_RELEASING_BYTES);
+    run_tasks(push_part, (void*)parts, n, bytes >= HEAVY_BYTES);
+}
+
+namespace {
+
+PyObject* made(PushPart* parts, Py_ssize_t n, int64_t bytes) {
+    PushPart* all[PARTS_MAX];
+    for (Py_ssize_t i = 0; i < n; i++) all[i] = &parts[i];
+    make_pushes(all, n, bytes);
     PyObject* lacks = PyTuple_New(n);
     for (Py_ssize_t i = 0; lacks != nullptr && i < n; i++)
         PyTuple_SET_ITEM(lacks, i, PyLong_FromLong(parts[i].full));  // small: they exist already
@@ -112,7 +111,9 @@ PyObject* push_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     int64_t first = 0, start = 0;
     for (Py_ssize_t i = 0; i < given.n; i++) {
         PushPart& part = parts[i];
-        if (dtype < 0 || !part.open(given, i, dtype)) return leave_it();
+        int64_t count;
+        if (dtype < 0 || !given.count(i, &count) || !part.open(given.table(i), count, dtype))
+            return leave_it();
         part.keys = keys.as<uint64_t>() + first;
         part.grads = grads.as<char>() + start * grads.itemsize();
         first += part.n;
@@ -120,7 +121,7 @@ PyObject* push_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
         if (first > keys.size() || start > grads.size()) return leave_it();
     }
     if (first != keys.size() || start != grads.size()) return leave_it();
-    return make_pushes(parts, given.n, grads.bytes());
+    return made(parts, given.n, grads.bytes());
 }
 
 // push_each(keys, grads, counts, tables) -> as push_parts, of parts with arrays of their own
@@ -139,14 +140,16 @@ PyObject* push_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
             !grads[i].open(PyList_GET_ITEM(args[1], i), "grads", ""))
             return leave_it();
         const int dtype = dtype_of(grads[i]);
-        if (dtype < 0 || !part.open(given, i, dtype) || part.n != keys[i].size() ||
+        int64_t count;
+        if (dtype < 0 || !given.count(i, &count) || !part.open(given.table(i), count, dtype) ||
+            part.n != keys[i].size() ||
             part.n * part.arrays.table.meta[DIM] != grads[i].size())
             return leave_it();
         part.keys = keys[i].as<uint64_t>();
         part.grads = grads[i].as<char>();
         bytes += grads[i].bytes();
     }
-    return make_pushes(parts, given.n, bytes);
+    return made(parts, given.n, bytes);
 }
 
 // ------------------------------------------------------------------------------------- keep

@@ -19,6 +19,23 @@ struct PullPart {
     int64_t row_bytes() const { return arrays.table.meta[DIM] * arrays.slab.itemsize(); }
 };
 
+// Of one table, rows to be pushed to. `keys` and `grads` are given by whoever opens it.
+struct PushPart {
+    TableArrays arrays;
+    Buffer scratch;
+    const uint64_t* keys;
+    int64_t n;
+    const char* grads;
+    int full;  // what it lacks to go on; 0: it is done
+
+    // Is it certain that `count` keys fit, but for what can grow while they are pushed? `table`: a
+    // tuple (entries, slab, row keys, scratch, meta, hyper, work, most rows).
+    bool open(PyObject* table, int64_t count, int dtype);
+};
+
+// Makes the steps of all parts, which are of different tables.
+void make_pushes(PushPart* const* parts, int64_t n, int64_t bytes);
+
 struct Pull {
     PullPart parts[PARTS_MAX];
     Py_ssize_t n = 0;

@@ -10,15 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_pair import NAMES, Pair
 
-from resilient_ps import plain_push
+from resilient_ps import plain_push, quick_replication
 from resilient_ps.chaos.live.audit import install
 from resilient_ps.consistency import ASP, BSP, SSP, Consistency, JobSpec
 from resilient_ps.engine import native
 from resilient_ps.ids import Position, PushId, WorkerId
 from resilient_ps.ledger import ACCEPT, JobLedger
 from resilient_ps.messages import (
-    Answer,
-    Append,
     AppendPart,
     Command,
     Entry,
@@ -27,7 +25,10 @@ from resilient_ps.messages import (
     PartAnswer,
     Request,
 )
+from resilient_ps.quick_replication import enter_push
 from resilient_ps.quick_requests import append_quickly
+from resilient_ps.replication.leading import Leading
+from resilient_ps.replication.replica import Replica
 from resilient_ps.shard_state import ShardState
 from resilient_ps.tables.optimisers import SGD, Adagrad, Sum
 from resilient_ps.tables.spec import DenseSpec, SparseSpec, TableSpec
@@ -86,13 +87,22 @@ def _entry(entry: Entry) -> Any:
     return entry.at, fields, c.keys.tolist(), c.values.tolist(), str(c.values.dtype)
 
 
+MOVES = [*["push"] * 6, *["deliver"] * 4, *["settle"] * 3, "tick", "time"]
+
+
 @st.composite
 def steps(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     """Pushes (also repeats, gaps and wrong ones), ticks, deliveries and time, in any order."""
     found: list[tuple[Any, ...]] = []
     n = clock = 1
+    if draw(st.booleans()):  # all shards know who writes to the tables
+        for table in TABLES:
+            found += [("push", 90 + n, table, ME, clock, n, n - 1, n, False), ("settle",)]
+            n += 1
     for number in range(draw(st.integers(1, 14))):
-        what = draw(st.sampled_from(["push"] * 5 + ["deliver"] * 4 + ["tick", "time", "settle"]))
+        what = draw(
+            st.sampled_from(["push"] * 6 + ["deliver"] * 4 + ["settle"] * 3 + ["tick", "time"])
+        )
         if what != "push":
             found.append((what, draw(st.integers(0, 5)), clock, n))
             if what == "tick":
@@ -153,14 +163,21 @@ def push(
     )
 
 
+@pytest.mark.parametrize("in_use", [True, False])
+def test_both_ways_say_send_and_do_the_same(monkeypatch: pytest.MonkeyPatch, in_use: bool) -> None:
+    monkeypatch.setattr(quick_replication, "_IN_USE", in_use)
+    compare_both_ways()
+
+
 @given(st.sampled_from([ASP(), ASP(), SSP(1), BSP()]), steps())
 @settings(deadline=None, max_examples=60)
-def test_both_ways_say_send_and_do_the_same(mode: Consistency, stream: list[Any]) -> None:
+def compare_both_ways(mode: Consistency, stream: list[Any]) -> None:
     quick, usual = prepared(mode, quick=True), prepared(mode, quick=False)
     for step in stream:
         do(quick, step)
         do(usual, step)
         assert told(quick) == told(usual)
+        assert insides(quick) == insides(usual)
     for pair in (quick, usual):
         pair.settle()
         pair.tick()
@@ -168,7 +185,32 @@ def test_both_ways_say_send_and_do_the_same(mode: Consistency, stream: list[Any]
     assert told(quick) == told(usual)
     assert frames(quick) == frames(usual)
     assert quick.digests() == usual.digests()
+    assert insides(quick) == insides(usual)
     assert_alike(quick)
+
+
+def insides(pair: Pair) -> list[Any]:
+    """What replicas know of their logs and of each other."""
+    return [
+        (name, number, _log(replica), _leading(replica.leading))
+        for name, node in pair.nodes.items()
+        for number, replica in sorted(node.replicas.items())
+    ]
+
+
+def _log(replica: Replica) -> Any:
+    log = replica.log
+    held = [_entry(entry) for entry in log.pending()]
+    return log.applied, log.last, log.nbytes, log.keys, log.epochs, held, replica._verified
+
+
+def _leading(leading: Leading | None) -> Any:
+    if leading is None:
+        return None
+    followers = [
+        (f.match, f.sent, f.told, f.since_ns, f.attempt) for f in leading.followers.values()
+    ]
+    return leading.commit, leading._origins, followers, leading.shard.position
 
 
 def assert_alike(pair: Pair) -> None:
@@ -190,7 +232,44 @@ def writing() -> Pair:
     return pair
 
 
-def test_a_push_of_many_shards_is_one_message_each_way_and_one_step(
+class Counted:
+    """The native module: by function of the quick way, what became of each call."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[bool]] = {}  # was it taken?
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> Any:
+            made = getattr(native, name)(*arguments)
+            self.calls.setdefault(name, []).append(made is not None)
+            return made
+
+        return call
+
+
+def test_a_plain_push_is_one_message_each_way_and_three_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair, counted = writing(), Counted()
+    monkeypatch.setattr(quick_replication, "native", counted)
+    shards = len(pair.led_by("s1"))
+    assert shards > 1
+    for n in (2, 3):
+        pair.says("s1", push(pair, "s1", 3 + n, 1, ME, 1, n, n - 1, 3, False))
+        pair.settle()
+    first, second = pair.appends
+    assert len(first.parts) == len(second.parts) == shards
+    twice = [True, True]
+    assert counted.calls == {
+        "enter_push": twice, "take_entries": twice, "commit_entries": twice
+    }  # fmt: skip
+    assert [len(answer.parts) for _, answer in pair.answers] == [shards, shards]
+    pair.tick()
+    pair.settle()
+    assert_alike(pair)
+
+
+def test_where_it_is_not_plain_enough_a_push_is_still_one_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[int] = []
@@ -199,21 +278,15 @@ def test_a_push_of_many_shards_is_one_message_each_way_and_one_step(
         made.append(len(keys))
         return native.push_each(keys, *arrays)
 
+    monkeypatch.setattr(quick_replication, "_IN_USE", False)
     pair = writing()
     monkeypatch.setattr(plain_push, "native", type("Counted", (), {"push_each": counting}))
     shards = len(pair.led_by("s1"))
-    assert shards > 1
     pair.says("s1", push(pair, "s1", 5, 1, ME, 1, 2, 1, 3, False))
     pair.settle()
-    (append,) = pair.appends
-    assert isinstance(append, Append)
-    assert len(append.parts) == shards
     assert made == [shards]  # on the primary; the backup has not heard that it is committed
     pair.run_until(lambda: len(made) > 1)
     assert made == [shards, shards]
-    (answer,) = [answer for _, answer in pair.answers]
-    assert isinstance(answer, Answer)
-    assert len(answer.parts) == shards
     assert_alike(pair)
 
 
@@ -222,6 +295,7 @@ def test_where_one_shard_is_not_plain_all_go_the_usual_way() -> None:
     request = push(pair, "s1", 5, 1, ME, 1, 3, 2, 3, False)  # its predecessor is missing
     node, origin = pair.nodes["s1"], Origin("client:1", 5)
     assert append_quickly(request, node.replicas, origin, pair.now_ns) is None
+    assert enter_push(request, node.replicas, origin, pair.now_ns) is None
     assert all(not len(node.replicas[number].log) for number in pair.led_by("s1"))
 
 
