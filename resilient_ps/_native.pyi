@@ -213,6 +213,24 @@ def ask(
     """The frame of a pull, with whose key's each row of its answer is as uint32, or of a push, of
     which `last` then tells; None if it is not plain."""
 
+def ask_blocks(
+    kind: int,
+    number: int,
+    incarnation: int,
+    worker: WorkerId,
+    clock: int,
+    n: int,
+    wait_ns: int,
+    table: tuple[int, int, int, int],
+    seen: list[Position],
+    last: dict[int, int] | None,
+    blocks: NDArray[np.uint64],
+    parts: tuple[tuple[int, int, int, int, int], ...],
+    /,
+) -> memoryview | None:
+    """The frame of a pull of blocks, or of a push but for its values, of which `last` then tells.
+    `parts`: see `split.Cut`. None if it is not plain."""
+
 def answered(
     scratch: memoryview,
     lo: int,
@@ -221,12 +239,13 @@ def answered(
     payload_limit: int,
     frame: memoryview,
     seen: list[Position],
-    places: bytes | None,
+    places: bytes | tuple[tuple[int, int, int, int, int], ...] | None,
     out: NDArray[Any] | None,
     /,
 ) -> bool:
     """Is `scratch[lo:hi]` the whole answer to `frame`, that all is well and not older than `seen`?
-    Then `seen` and `out` have been set."""
+    Then `seen` and `out` have been set. `places`, of a pull: of rows, as `ask` gave it, or the
+    parts of blocks."""
 
 def receive(
     fd: int,
@@ -236,7 +255,7 @@ def receive(
     patience_ns: int,
     frame: memoryview,
     seen: list[Position],
-    places: bytes | None,
+    places: bytes | tuple[tuple[int, int, int, int, int], ...] | None,
     out: NDArray[Any] | None,
     /,
 ) -> int:
@@ -255,12 +274,13 @@ def answer_pull(
     payload_limit: int,
     plans: dict[bytes, dict[int, tuple[Any, Any, Any]]],
     values_max: int,
+    lent_max: int,
     /,
-) -> memoryview | None:
-    """The frame that answers the frame of a pull that is `scratch[lo:hi]`; None if it is not plain.
+) -> list[Any] | None:
+    """Buffers that answer the frame of a pull that is `scratch[lo:hi]`; None if it is not plain.
 
     `plans`: by what a request's meta says up to its table; by shard what has a `position`, and what
-    has `pull_arrays`.
+    has `pull_arrays`. Most bytes of values: of rows, and of blocks, which are not copied.
     """
 
 def set_up_log(words: dict[str, Any], /) -> None: ...

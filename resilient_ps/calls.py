@@ -116,7 +116,6 @@ class Folded(Protocol):
     op: int
     over: bool
     begun_ns: int
-    frame: memoryview
     hoped: tuple[Any, ...]
 
     def request(self) -> Request:

@@ -125,11 +125,11 @@ Effect = Send | Drop | SetTimer | Log | Exit | KvCall | KvWatch | BlobCall
 
 
 AnswerBytes: TypeAlias = Callable[
-    [Peer, memoryview, int, int, "tuple[int, int]", int], "tuple[memoryview, int] | None"
+    [Peer, memoryview, int, int, "tuple[int, int]", int], "tuple[list[Any], int] | None"
 ]
-"""`answer_bytes(peer, scratch, lo, hi, limits of meta and payload, now_ns)`: the bytes that answer
-the message in `scratch[lo:hi]`, and until when they may leave (as in `Send`). It is a step. None:
-nothing has happened, and `handle` is to have the message."""
+"""`answer_bytes(peer, scratch, lo, hi, limits of meta and payload, now_ns)`: buffers of bytes that
+answer the message in `scratch[lo:hi]`, and until when they may leave (as in `Send`). It is a step.
+None: nothing has happened, and `handle` is to have the message."""
 
 
 class Machine(Protocol):

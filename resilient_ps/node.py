@@ -248,8 +248,8 @@ class Node:
 
     def answer_bytes(
         self, peer: str, scratch: memoryview, lo: int, hi: int, limits: tuple[int, int], now_ns: int
-    ) -> tuple[memoryview, int] | None:
-        """A step for the bytes of a message, if they are a plain pull: the bytes of the answer, and
+    ) -> tuple[list[Any], int] | None:
+        """A step for the bytes of a message, if they are a plain pull: buffers of the answer, and
         until when they may leave. None: nothing has happened, and `handle` is to have the message.
         """
         if peer not in self._peers.greeted:

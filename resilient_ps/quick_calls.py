@@ -1,4 +1,4 @@
-"""A plain pull or push of a sparse table, while nothing else is under way: the quick way.
+"""A plain pull or push, while nothing else is under way: the quick way.
 
 Theory of operation. Most calls of a training loop are alone: everything before them is over, one
 server serves all shards, and all it says is that all is well. For these the native module makes the
@@ -23,11 +23,15 @@ from resilient_ps.calls import Call, Calls, Piece
 from resilient_ps.engine import native
 from resilient_ps.ids import Position, WorkerId
 from resilient_ps.messages import Kind, Request, Status, Values
-from resilient_ps.tables.spec import SparseSpec
+from resilient_ps.split import Cut, pieces_of_cut
+from resilient_ps.tables.spec import DenseSpec, SparseSpec
 from resilient_ps.wire import place_nowhere
 
 PlainTable: TypeAlias = "tuple[int, int, int, int]"
-"""A sparse table's number, the code of its dtype, its dimension, and the most rows of a request."""
+"""A table's number, the code of its dtype, the dimension of a sparse one, and the most keys of a
+request."""
+
+DENSE = 1, 0xFFFF_FFFF  # in place of a dimension and of how many keys: cuts see to it
 
 IN_USE = quick_frames.IN_USE and int(Status.OK) == 0
 
@@ -47,23 +51,26 @@ class Asked(NamedTuple):
 class QuickCall:
     """A call that is folded, or was. `over`: it was answered without having been unfolded."""
 
-    __slots__ = ("_out", "_places", "_rows", "begun_ns", "frame", "hoped", "number", "op", "over")
+    __slots__ = ("_out", "_places", "_rows", "begun_ns", "buffers", "frame", "hoped", "number",
+                 "op", "over")  # fmt: skip
 
     def __init__(
         self,
         number: int,
-        frame: memoryview,
-        places: bytes | None,
+        buffers: list[memoryview],
+        places: bytes | Cut | None,
         out: NDArray[Any] | None,
         seen: list[Position],
         begun_ns: int,
     ) -> None:
         self.number = number
         self.op = 0  # given by the driver
-        self.frame = frame  # the request
+        self.buffers = buffers  # the request
+        self.frame = frame = buffers[0]  # all of it, but for the values of a dense table
         self.begun_ns = begun_ns
         self.over = False
-        self.hoped = frame, seen, places, out
+        where = places.parts if isinstance(places, Cut) else places
+        self.hoped = frame, seen, where, out
         """What `native.receive` has to know of the answer."""
         self._places = places  # of a pull: for each row of the answer whose key's it is, uint32
         self._out = out
@@ -92,24 +99,30 @@ class QuickCall:
             context=self.op,
             begun_ns=self.begun_ns,
         )
-        row_bytes = 0
-        if self._out is not None:
-            self._rows = np.empty_like(self._out)
+        row_bytes, out = 0, self._out
+        if out is not None and isinstance(self._places, Cut):
+            call.out, call.pieces = out.data.cast("B"), pieces_of_cut(self._places, out, pull=True)
+            return call
+        if out is not None:
+            self._rows = np.empty_like(out)
             call.out, row_bytes = self._rows.data.cast("B"), self._rows.strides[0]
         call.pieces = _pieces(request, row_bytes)
         return call
 
     def request(self) -> Request:
         """What its bytes say."""
-        size = self.frame.nbytes
-        taken = quick_frames.take(self.frame, 0, size, size, size, place_nowhere)
+        frame = self.frame
+        if len(self.buffers) > 1:
+            frame = memoryview(b"".join(self.buffers))
+        size = frame.nbytes
+        taken = quick_frames.take(frame, 0, size, size, size, place_nowhere)
         assert taken is not None, "these are the bytes of a request"
         assert isinstance(taken[0], Request), "these are the bytes of a request"
         return taken[0]
 
     def finish(self, _: int = 0) -> None:
         """The call was answered: the rows that it asked for are to be where it wanted them."""
-        if self._rows is not None and self._places is not None and self._out is not None:
+        if self._rows is not None and isinstance(self._places, bytes):
             native.scatter(self._rows, np.frombuffer(self._places, np.uint32), self._out)
 
 
@@ -126,10 +139,16 @@ def _pieces(request: Request, row_bytes: int) -> dict[int, Piece]:
     return pieces
 
 
-def plain_table(number: int, spec: SparseSpec, rows_max: int) -> PlainTable | None:
+def plain_table(number: int, spec: SparseSpec | DenseSpec, rows_max: int = 0) -> PlainTable | None:
     """What `fold` is to know of a table; None if the quick way is not offered."""
     code = framing.DTYPE_CODES.get(np.dtype(spec.dtype))
-    return (number, code, spec.dim, rows_max) if IN_USE and code is not None else None
+    if not IN_USE or code is None:
+        return None
+    return (
+        (number, code, spec.dim, rows_max)
+        if isinstance(spec, SparseSpec)
+        else (number, code, *DENSE)
+    )
 
 
 def fold(
@@ -137,8 +156,11 @@ def fold(
 ) -> QuickCall | None:
     """A call that now is under way, though still to be sent; None if it is not as plain as that.
 
-    `rows` (number of keys, dim): the gradients of a push, or where to put what is pulled.
+    `rows` (number of keys, dim): the gradients of a push, or where to put what is pulled. Of a
+    dense table, `keys` is the `Cut` that is asked for, and `rows` the whole array, flat.
     """
+    if isinstance(keys, Cut):
+        return _fold_blocks(calls, asked, table, keys, rows, now_ns)
     kind, worker, clock, n, wait_ns, last = asked
     routing, number = calls.routing, calls.last_number + 1
     made = native.ask(
@@ -162,5 +184,22 @@ def fold(
     frame, places = made
     out = rows if last is None else None
     calls.last_number = number
-    calls.folded = call = QuickCall(number, frame, places, out, calls.seen, now_ns)
+    calls.folded = call = QuickCall(number, [frame], places, out, calls.seen, now_ns)
+    return call
+
+
+def _fold_blocks(
+    calls: Calls, asked: Asked, table: PlainTable, cut: Cut, flat: NDArray[Any], now_ns: int
+) -> QuickCall | None:
+    kind, worker, clock, n, wait_ns, last = asked
+    number, incarnation = calls.last_number + 1, calls.routing.incarnation
+    plain = kind, number, incarnation, worker, clock, n, wait_ns, table
+    frame = native.ask_blocks(*plain, calls.seen, last, cut.keys, cut.parts)
+    if frame is None:
+        return None
+    buffers, out = [frame], flat if last is None else None
+    if last is not None:
+        buffers += [flat[start:stop].data.cast("B") for start, stop in cut.runs]
+    calls.last_number = number
+    calls.folded = call = QuickCall(number, buffers, cut, out, calls.seen, now_ns)
     return call

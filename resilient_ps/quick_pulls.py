@@ -4,9 +4,10 @@ Theory of operation. What a pull costs is mostly Python per shard, and most pull
 before: of the same worker, clock and table. So what was found out for one of them (that each shard
 is served here, knows the worker, has the table, and that the clock need not wait) is kept as a
 *plan*, until anything happens that could change it. Of a plan, the shards' positions and the arrays
-of their rows are looked up anew each time, because quick pushes move them. A request that arrived
+of their tables are looked up anew each time, because quick pushes move them. A request that arrived
 in one piece, and of which there is a plan, becomes its answer's bytes in one native call
-(`native/answering.cpp`); any other one becomes an `Answer`.
+(`native/answering.cpp`); any other one becomes an `Answer`. Rows are copied into the answer, blocks
+of dense tables are lent.
 
 All or nothing: where one part is not plain (a pull that has to wait, one that has seen more, what
 is wrong), the whole request goes the usual way.
@@ -29,13 +30,14 @@ from resilient_ps.messages import Answer, PartAnswer, Request, Status, Values
 from resilient_ps.quick_requests import ByNumber, leading_of
 from resilient_ps.shard import Shard
 from resilient_ps.table_part import TablePart
+from resilient_ps.tables.dense import DenseShard
 from resilient_ps.tables.sparse import SparseShard
 
 PLANS_MAX = 256
 QUICK_BYTES_MAX = 1 << 20
-"""Answers with more values than this are made of arrays, which are not copied on their way."""
+"""Answers with more rows than this are made of arrays, which are not copied on their way."""
 
-Held: TypeAlias = "tuple[Shard, SparseShard | None, TablePart]"
+Held: TypeAlias = "tuple[Shard, SparseShard | DenseShard, TablePart]"
 
 _MEANT = struct.Struct("<QIIQQII")  # as a request's meta begins: up to its table
 _new = tuple.__new__  # several times faster than a named tuple's own constructor
@@ -55,12 +57,14 @@ class QuickPulls:
 
     def answer_bytes(
         self, scratch: memoryview, lo: int, hi: int, meta_limit: int, payload_limit: int
-    ) -> memoryview | None:
-        """The frame of the answer, if `scratch[lo:hi]` is the frame of a pull that has a plan."""
+    ) -> list[Any] | None:
+        """Buffers of the frame of the answer, if `scratch[lo:hi]` is that of a pull that has a
+        plan."""
         if not self._plans:
             return None
-        answered: memoryview | None = native.answer_pull(
-            scratch, lo, hi, meta_limit, payload_limit, self._plans, QUICK_BYTES_MAX
+        limits = meta_limit, payload_limit
+        answered: list[Any] | None = native.answer_pull(
+            scratch, lo, hi, *limits, self._plans, QUICK_BYTES_MAX, ANSWER_VALUE_BYTES
         )
         return answered
 
@@ -118,7 +122,7 @@ class QuickPulls:
         table = shard.readable(request.worker, request.clock, request.table)
         if table is None:
             return None
-        held = shard, table.rows_held if table.is_sparse else None, table
+        held = shard, table.held, table
         plan[number] = held
         return held
 

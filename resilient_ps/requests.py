@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from resilient_ps.answers import pieces_of
 from resilient_ps.coordinator.membership import Membership
@@ -86,8 +87,8 @@ class Requests:
 
     def answer_bytes(
         self, scratch: memoryview, lo: int, hi: int, limits: tuple[int, int], now_ns: int
-    ) -> tuple[memoryview, int] | None:
-        """The bytes of an answer, and until when they may leave: see `QuickPulls.answer_bytes`."""
+    ) -> tuple[list[Any], int] | None:
+        """Buffers of an answer, and until when they may leave: see `QuickPulls.answer_bytes`."""
         if not self._all_rules or not self._membership.may_answer(now_ns):
             return None
         answer = self.quick_pulls.answer_bytes(scratch, lo, hi, *limits)

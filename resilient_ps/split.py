@@ -3,7 +3,7 @@
 Sparse: keys are grouped by (server, shard) in one pass, gradients are gathered in that order, and
 pulled rows are scattered back from it. Dense: a shard's part of the array is one slice of it, so
 nothing is copied. Large requests are split into several of about `CHUNK_BYTES`: the server works on
-one while the next is being sent, and no frame is large.
+one while the next is being sent, and no frame is large (`PULL_CHUNK_BYTES` at most).
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from resilient_ps.tables.partition import group_pull, group_push, ungroup
 from resilient_ps.tables.spec import DenseSpec, SparseSpec
 
 CHUNK_BYTES = 4 << 20
+PULL_CHUNK_BYTES = 16 << 20
+"""Of dense pulls: the server lends what is there, and has no work that could be done meanwhile."""
 CUTS_MAX = 256  # dense tables whose way of being cut is remembered
 
 KEY_BYTES = 8
@@ -93,19 +95,12 @@ def split_dense(
 ) -> Iterator[Split]:
     """Requests for the whole of a dense table: to receive into `flat`, or to push it."""
     view, itemsize = flat.data.cast("B") if pull else _NOWHERE, flat.itemsize
-    for keys, elements, parts in _cuts(routing.order, layout):
-        pieces: dict[int, Piece] = {}
-        for shard, first, count, start, stop in parts:
-            if pull:
-                where = start * itemsize, stop * itemsize
-                pieces[shard] = _new(Piece, (first, count, (), 0, *where, 0))
-            else:
-                values = (flat[start:stop],)
-                pieces[shard] = _new(Piece, (first, count, values, stop - start, 0, 0, 0))
-        yield Split(keys, pieces, elements * itemsize, view)
+    for cut in cuts_of(routing.order, layout, pull=pull):
+        pieces = pieces_of_cut(cut, flat, pull=pull)
+        yield Split(cut.keys, pieces, cut.elements * itemsize, view)
 
 
-class _Cut(NamedTuple):
+class Cut(NamedTuple):
     """A request for blocks of a dense table. Of each part: its shard, the number of its first key,
     how many keys it has, and which elements of the whole array these stand for."""
 
@@ -113,12 +108,40 @@ class _Cut(NamedTuple):
     elements: int
     parts: tuple[tuple[int, int, int, int, int], ...]
 
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """The elements of all parts, in their order; neighbours are one run."""
+        runs: list[tuple[int, int]] = []
+        for *_, start, stop in self.parts:
+            if runs and runs[-1][1] == start:
+                start = runs.pop()[0]
+            runs.append((start, stop))
+        return runs
+
+
+def pieces_of_cut(cut: Cut, flat: Values, *, pull: bool) -> dict[int, Piece]:
+    """What of a request is each shard's: places in `flat` to receive values, or gradients."""
+    pieces: dict[int, Piece] = {}
+    itemsize = flat.itemsize
+    for shard, first, count, start, stop in cut.parts:
+        if pull:
+            where = start * itemsize, stop * itemsize
+            pieces[shard] = _new(Piece, (first, count, (), 0, *where, 0))
+        else:
+            values = (flat[start:stop],)
+            pieces[shard] = _new(Piece, (first, count, values, stop - start, 0, 0, 0))
+    return pieces
+
+
+def cuts_of(order: tuple[int, ...], layout: DenseLayout, *, pull: bool) -> tuple[Cut, ...]:
+    """How a dense table is cut into requests: the same each time."""
+    return _cuts(order, layout, PULL_CHUNK_BYTES if pull else CHUNK_BYTES)
+
 
 @lru_cache(maxsize=CUTS_MAX)
-def _cuts(order: tuple[int, ...], layout: DenseLayout) -> tuple[_Cut, ...]:
-    """How a dense table is cut into requests: the same each time."""
-    cuts: list[_Cut] = []
-    for chunk in _dense_chunks(order, layout):
+def _cuts(order: tuple[int, ...], layout: DenseLayout, chunk_bytes: int) -> tuple[Cut, ...]:
+    cuts: list[Cut] = []
+    for chunk in _dense_chunks(order, layout, chunk_bytes):
         parts: list[tuple[int, int, int, int, int]] = []
         first = elements = 0
         for shard, blocks in chunk:
@@ -127,14 +150,16 @@ def _cuts(order: tuple[int, ...], layout: DenseLayout) -> tuple[_Cut, ...]:
             parts.append((shard, first, len(blocks), start, stop))
             first += len(blocks)
             elements += stop - start
-        cuts.append(_Cut(np.concatenate([blocks for _, blocks in chunk]), elements, tuple(parts)))
+        cuts.append(Cut(np.concatenate([blocks for _, blocks in chunk]), elements, tuple(parts)))
     return tuple(cuts)
 
 
-def _dense_chunks(order: Sequence[int], layout: DenseLayout) -> Iterator[list[tuple[int, Keys]]]:
-    """The blocks of about `CHUNK_BYTES` each time, by shard: of as few shards as possible."""
+def _dense_chunks(
+    order: Sequence[int], layout: DenseLayout, chunk_bytes: int
+) -> Iterator[list[tuple[int, Keys]]]:
+    """The blocks of about `chunk_bytes` each time, by shard: of as few shards as possible."""
     block_bytes = layout.elements_per_block * np.dtype(layout.spec.dtype).itemsize
-    most = room = max(1, CHUNK_BYTES // block_bytes)
+    most = room = max(1, chunk_bytes // block_bytes)
     chunk: list[tuple[int, Keys]] = []
     for shard in order:
         blocks = layout.blocks_of(shard)

@@ -172,6 +172,11 @@ class TablePart:
         assert isinstance(self._held, SparseShard)
         return self._held
 
+    @property
+    def held(self) -> DenseShard | SparseShard:
+        """Its rows, or blocks."""
+        return self._held
+
     def run_to_push(self, blocks: Keys) -> tuple[Any, ...] | None:
         """See `DenseShard.run_to_push`. None for sparse tables, too, or while an image is taken."""
         held = self._held

@@ -23,6 +23,7 @@ from resilient_ps.split import (
     check_gradients,
     check_keys,
     chunk_rows,
+    cuts_of,
     split_dense,
     split_sparse_pull,
     split_sparse_push,
@@ -257,6 +258,7 @@ class DenseTable(_Table):
         """As for all tables."""
         super().rebind(handle)
         self._layout = DenseLayout(self.spec, self._driver.session.routing.shards)
+        self._plain = plain_table(handle.number, self.spec)
 
     @property
     def spec(self) -> DenseSpec:
@@ -278,8 +280,20 @@ class DenseTable(_Table):
         routing = self._driver.session.routing
         with self._driver.lock:
             flat = array.reshape(-1)
-            ops = self._start_pulls(split_dense(routing, self._layout, flat, pull=True))
+            ops = self._pull_quickly(flat)
+            if not ops:
+                ops = self._start_pulls(split_dense(routing, self._layout, flat, pull=True))
         return Future(self._driver, ops, array, self._deadline_s, what=self._what)
+
+    def _pull_quickly(self, flat: NDArray[Any]) -> list[int]:
+        """The operation; none where only the usual way will do."""
+        driver, deadline_s = self._driver, self._deadline_s
+        cuts = cuts_of(driver.session.routing.order, self._layout, pull=True)
+        if self._plain is None or len(cuts) != 1:
+            return []
+        wait_ns = int(deadline_s * 1e9 * SERVER_SHARE)
+        call = driver.pull_quickly(self._plain, cuts[0], flat, deadline_s, wait_ns)
+        return [] if call is None else [call.op]
 
     def push(self, gradient: Any) -> None:
         """One optimiser step with `gradient`, of the table's shape and dtype.
@@ -304,8 +318,19 @@ class DenseTable(_Table):
         routing = self._driver.session.routing
         with self._driver.lock:
             flat = gradient.reshape(-1)
-            ops = self._start_pushes(split_dense(routing, self._layout, flat, pull=False))
+            ops = self._push_quickly(flat)
+            if not ops:
+                ops = self._start_pushes(split_dense(routing, self._layout, flat, pull=False))
         return Future(self._driver, ops, None, self._deadline_s, what=self._what)
+
+    def _push_quickly(self, flat: NDArray[Any]) -> list[int]:
+        """The operation; none where only the usual way will do."""
+        driver = self._driver
+        cuts = cuts_of(driver.session.routing.order, self._layout, pull=False)
+        if self._plain is None or len(cuts) != 1:
+            return []
+        call = driver.push_quickly(self._plain, cuts[0], flat, self._deadline_s)
+        return [] if call is None else [call.op]
 
     def _checked(self, gradient: Any) -> NDArray[Any]:
         spec = self.spec

@@ -1,5 +1,6 @@
-// A server's answer to a plain pull of a sparse table in one call: from the bytes of the request to
-// the bytes of the answer. The bytes are those that decoding, asking the shards and encoding give.
+// A server's answer to a plain pull in one call: from the bytes of the request to the bytes of the
+// answer. The bytes are those that decoding, asking the shards and encoding give. Rows are gathered
+// into them; blocks of dense tables are lent, as they are.
 //
 // Whether a worker may pull at all has been found out before: see quick_pulls.py. What is not plain
 // is left to the Python code.
@@ -16,6 +17,7 @@ namespace {
 
 const int64_t MEANT_BYTES = 40;  // of a request's meta: see quick_pulls.py
 const Py_ssize_t FEW_KEYS_BYTES = 16 * 1024;
+const Py_ssize_t SPARSE_ARRAYS = 4, DENSE_ARRAYS = 3;  // of `pull_arrays`
 
 PyObject *position_name, *pull_arrays_name;
 
@@ -64,48 +66,35 @@ class AlignedKeys {
     uint64_t* memory_;
 };
 
-// What the shards of a request say, if their tables are as they should be.
-struct Answered {
-    Pull pull;
+// What of a shard a plan knows: where it stands, if that is not behind what was seen of it, and the
+// arrays of its table.
+bool look_up(PyObject* plan, const char* part, Place* place, Owned* arrays) {
+    Owned number_of(number(get<uint32_t>(part)));
+    PyObject* held = number_of ? PyDict_GetItemWithError(plan, number_of.get()) : nullptr;
+    if (held == nullptr || !PyTuple_Check(held) || PyTuple_GET_SIZE(held) != 3) return false;
+    Owned position(PyObject_GetAttr(PyTuple_GET_ITEM(held, 0), position_name));
+    arrays->reset(PyObject_GetAttr(PyTuple_GET_ITEM(held, 1), pull_arrays_name));
+    Place seen;
+    seen.read(part + 4);
+    return position && place->read(position.get()) && !place->is_before(seen) && *arrays &&
+           PyTuple_Check(arrays->get());
+}
+
+int code_of(char letter) {
+    for (int c = 1; c < DTYPES_MAX; c++)
+        if (words.dtypes[c] != nullptr && words.letters[c] == letter) return c;
+    return 0;
+}
+
+// The head and meta of an answer: what all shards say.
+struct Said {
     Place places[PARTS_MAX];
     int64_t elements[PARTS_MAX];
-    int dtype, code;
-    int64_t bytes;
+    int code = 0;  // of the dtype
+    int64_t bytes = 0;
 
-    bool open(const Asked& asked, PyObject* plan) {
-        int64_t keys_n = 0;
-        bytes = 0;
-        for (int64_t i = 0; i < asked.parts_n; i++) {
-            if (asked.elements(i) != 0 || !open_part(asked.part(i), plan, i)) return false;
-            const Buffer& slab = pull.parts[i].arrays.slab;
-            if (i > 0 && pull.parts[i].arrays.dtype != dtype) return false;
-            dtype = pull.parts[i].arrays.dtype;
-            elements[i] = asked.count(i) * pull.parts[i].arrays.table.meta[DIM];
-            bytes += elements[i] * slab.itemsize();
-            keys_n += asked.count(i);
-        }
-        code = 0;
-        for (int c = 1; c < DTYPES_MAX; c++)
-            if (words.dtypes[c] != nullptr && words.letters[c] == pull.parts[0].arrays.slab.letter())
-                code = c;
-        return keys_n == (int64_t)asked.head.keys && code > 0;
-    }
-
-    bool open_part(const char* part, PyObject* plan, int64_t i) {
-        Owned number_of(number(get<uint32_t>(part)));
-        PyObject* held = number_of ? PyDict_GetItemWithError(plan, number_of.get()) : nullptr;
-        if (held == nullptr || !PyTuple_Check(held) || PyTuple_GET_SIZE(held) != 3) return false;
-        Owned position(PyObject_GetAttr(PyTuple_GET_ITEM(held, 0), position_name));
-        Owned arrays(PyObject_GetAttr(PyTuple_GET_ITEM(held, 1), pull_arrays_name));
-        Place seen;
-        seen.read(part + 4);
-        if (!position || !places[i].read(position.get()) || places[i].is_before(seen) || !arrays ||
-            !PyTuple_Check(arrays.get()) || PyTuple_GET_SIZE(arrays.get()) != 4)
-            return false;
-        TableArrays& table = pull.parts[i].arrays;
-        return table.open(PyTuple_GET_ITEM(arrays.get(), 0), PyTuple_GET_ITEM(arrays.get(), 1),
-                          PyTuple_GET_ITEM(arrays.get(), 2)) &&
-               table.open_hyper(PyTuple_GET_ITEM(arrays.get(), 3));
+    int64_t head_bytes(const Asked& asked) const {
+        return HEAD_BYTES + ANSWER_BYTES + asked.parts_n * PART_ANSWER_BYTES;
     }
 
     char* pack(const Asked& asked, char* at) const {
@@ -125,6 +114,39 @@ struct Answered {
         }
         return at;
     }
+};
+
+// Rows that shards have, if their tables are as they should be.
+struct Rows {
+    Said said;
+    Pull pull;
+    int dtype;
+
+    bool open(const Asked& asked, PyObject* plan) {
+        int64_t keys_n = 0;
+        for (int64_t i = 0; i < asked.parts_n; i++) {
+            if (asked.elements(i) != 0 || !open_part(asked.part(i), plan, i)) return false;
+            const TableArrays& table = pull.parts[i].arrays;
+            if (i > 0 && table.dtype != dtype) return false;
+            dtype = table.dtype;
+            said.elements[i] = asked.count(i) * table.table.meta[DIM];
+            said.bytes += said.elements[i] * table.slab.itemsize();
+            keys_n += asked.count(i);
+        }
+        said.code = code_of(pull.parts[0].arrays.slab.letter());
+        return keys_n == (int64_t)asked.head.keys && said.code > 0;
+    }
+
+    bool open_part(const char* part, PyObject* plan, int64_t i) {
+        Owned arrays;
+        if (!look_up(plan, part, &said.places[i], &arrays) ||
+            PyTuple_GET_SIZE(arrays.get()) != SPARSE_ARRAYS)
+            return false;
+        TableArrays& table = pull.parts[i].arrays;
+        return table.open(PyTuple_GET_ITEM(arrays.get(), 0), PyTuple_GET_ITEM(arrays.get(), 1),
+                          PyTuple_GET_ITEM(arrays.get(), 2)) &&
+               table.open_hyper(PyTuple_GET_ITEM(arrays.get(), 3));
+    }
 
     void fill(const Asked& asked, const uint64_t* keys, char* out) {
         for (int64_t i = 0; i < asked.parts_n; i++) {
@@ -137,28 +159,109 @@ struct Answered {
     }
 };
 
-// answer_pull(scratch, lo, hi, meta_limit, payload_limit, plans, values_max) -> the bytes of
-// the answer, or None
+// [the bytes of the answer], or None
+PyObject* answer_rows(const Asked& asked, PyObject* plan, uint64_t values_max) {
+    Rows rows;
+    if (!rows.open(asked, plan) || (uint64_t)rows.said.bytes > values_max) return leave_it();
+    AlignedKeys keys(asked.head);
+    Room room;
+    if (keys.get() == nullptr) return PyErr_NoMemory();
+    if (!room.make(rows.said.head_bytes(asked), rows.said.bytes)) return nullptr;
+    rows.fill(asked, keys.get(), rows.said.pack(asked, room.at));
+    return Py_BuildValue("[O]", room.view.get());
+}
+
+// Blocks that stand one behind the other on their shards, as views of bytes behind what `list`
+// holds.
+struct Blocks {
+    Said said;
+
+    bool open(const Asked& asked, PyObject* plan, PyObject* list) {
+        const char* keys = asked.head.payload;
+        int64_t keys_n = 0;
+        for (int64_t i = 0; i < asked.parts_n; i++) {
+            keys_n += asked.count(i);
+            if (keys_n > (int64_t)asked.head.keys || asked.elements(i) != 0 ||
+                !open_part(asked.part(i), keys, asked.count(i), plan, i, list))
+                return false;
+            keys += 8 * asked.count(i);
+        }
+        return keys_n == (int64_t)asked.head.keys;
+    }
+
+    bool open_part(
+        const char* part, const char* keys, int64_t count, PyObject* plan, int64_t i,
+        PyObject* list) {
+        Owned arrays;
+        if (count < 1 || !look_up(plan, part, &said.places[i], &arrays) ||
+            PyTuple_GET_SIZE(arrays.get()) != DENSE_ARRAYS)
+            return false;
+        PyObject* values = PyTuple_GET_ITEM(arrays.get(), 0);
+        const int64_t first_block = PyLong_AsLongLong(PyTuple_GET_ITEM(arrays.get(), 1));
+        const int64_t per_block = PyLong_AsLongLong(PyTuple_GET_ITEM(arrays.get(), 2));
+        const Py_ssize_t size = PyObject_Length(values);
+        const uint64_t first_key = get<uint64_t>(keys);
+        if (PyErr_Occurred() || per_block < 1 || first_key > (uint64_t)INT64_MAX / 2)
+            return false;
+        for (int64_t k = 1; k < count; k++)
+            if (get<uint64_t>(keys + 8 * k) != first_key + (uint64_t)k) return false;
+        const int64_t from = (int64_t)first_key - first_block, to = from + count;
+        if (from < 0 || to > (size + per_block - 1) / per_block) return false;
+        return lend(values, from * per_block, to * per_block < size ? to * per_block : size, i, list);
+    }
+
+    bool lend(PyObject* values, int64_t from, int64_t to, int64_t i, PyObject* list) {
+        Owned lent(PySequence_GetSlice(values, (Py_ssize_t)from, (Py_ssize_t)to));
+        Owned view(lent ? PyMemoryView_FromObject(lent.get()) : nullptr);
+        if (!view) return false;
+        const Py_buffer* buffer = PyMemoryView_GET_BUFFER(view.get());
+        const int code = code_of(buffer->format ? buffer->format[0] : 'B');
+        if (code == 0 || (i > 0 && code != said.code)) return false;
+        said.code = code;
+        said.elements[i] = to - from;
+        said.bytes += buffer->len;
+        Owned bytes(PyObject_CallMethod(view.get(), "cast", "s", "B"));
+        return bytes && PyList_Append(list, bytes.get()) == 0;
+    }
+};
+
+// [the bytes of the answer before its values, these], or None
+PyObject* answer_blocks(const Asked& asked, PyObject* plan, uint64_t values_max) {
+    Blocks blocks;
+    Owned list(PyList_New(1)), head(PyBytes_FromStringAndSize(
+        nullptr, (Py_ssize_t)blocks.said.head_bytes(asked)));
+    if (!list || !head) return nullptr;
+    char* at = PyBytes_AS_STRING(head.get());
+    PyList_SET_ITEM(list.get(), 0, head.release());
+    if (!blocks.open(asked, plan, list.get()) || (uint64_t)blocks.said.bytes > values_max)
+        return leave_it();
+    blocks.said.pack(asked, at);
+    return list.release();
+}
+
+// Are the plan's tables dense?
+bool lends(PyObject* plan, const Asked& asked) {
+    Place place;
+    Owned arrays;
+    return look_up(plan, asked.part(0), &place, &arrays) &&
+           PyTuple_GET_SIZE(arrays.get()) == DENSE_ARRAYS;
+}
+
+// answer_pull(scratch, lo, hi, meta_limit, payload_limit, plans, values_max, lent_max) -> the
+// buffers of the answer, or None
 PyObject* answer_pull(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
-    if (!takes(nargs, 7, "answer_pull")) return nullptr;
+    if (!takes(nargs, 8, "answer_pull")) return nullptr;
     Received received;
-    uint64_t values_max;
+    uint64_t values_max, lent_max;
     if (!received.open(args)) return nullptr;
     Asked asked(received);
     if (!PyDict_Check(args[5]) || !as_number(args[6], INT64_MAX, &values_max) ||
-        !asked.is_plain(received))
+        !as_number(args[7], INT64_MAX, &lent_max) || !asked.is_plain(received))
         return leave_it();
     PyObject* plan = asked.plan_in(args[5]);
     if (plan == nullptr) return leave_it();
-    Answered answered;
-    if (!answered.open(asked, plan) || (uint64_t)answered.bytes > values_max) return leave_it();
-    AlignedKeys keys(asked.head);
-    Room room;
-    const int64_t head_bytes = HEAD_BYTES + ANSWER_BYTES + asked.parts_n * PART_ANSWER_BYTES;
-    if (keys.get() == nullptr) return PyErr_NoMemory();
-    if (!room.make(head_bytes, answered.bytes)) return nullptr;
-    answered.fill(asked, keys.get(), answered.pack(asked, room.at));
-    return Py_NewRef(room.view.get());
+    return lends(plan, asked) ? answer_blocks(asked, plan, lent_max)
+                              : answer_rows(asked, plan, values_max);
 }
 
 PyMethodDef methods[] = {

@@ -1,6 +1,6 @@
-// A client's plain requests to the one server of a sparse table, in one call each: from the user's
-// arrays to the bytes of the request, and from the bytes of the answer to the user's array. The
-// bytes are those that grouping the keys, making messages and encoding these would give.
+// A client's plain requests to the one server of a table, in one call each: from the user's arrays
+// to the bytes of the request, and from the bytes of the answer to the user's array. The bytes are
+// those that grouping the keys, making messages and encoding these would give.
 //
 // What is not plain is left to the Python code, before anything has changed.
 
@@ -17,7 +17,10 @@
 namespace resilient_ps {
 namespace {
 
-const Py_ssize_t TABLE_FIELDS = 4;
+const Py_ssize_t TABLE_FIELDS = 4, CUT_FIELDS = 5;
+// Received at a time: while a call receives, its socket is locked, and what arrives has to wait for
+// it. In turns, the other core does a part of the work.
+const int64_t TURN_BYTES = 256 * 1024;
 const int64_t META_KEPT_BYTES = ANSWER_BYTES + MAX_SHARDS * PART_ANSWER_BYTES;
 
 // What a request says of all its parts.
@@ -171,6 +174,95 @@ PyObject* ask(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     return PyTuple_Pack(2, room.view.get(), places.get());
 }
 
+// What of a dense table is asked for: see split.py. Elements `start[i]` to `start[i] + elements[i] - 1`
+// of the whole array stand for `counts[i]` blocks.
+struct Cut {
+    int64_t n, keys, total;  // parts, blocks and elements
+    int64_t shards[MAX_SHARDS], counts[MAX_SHARDS], start[MAX_SHARDS], elements[MAX_SHARDS];
+
+    bool open(PyObject* parts) {
+        keys = total = n = 0;
+        if (!PyTuple_Check(parts) || PyTuple_GET_SIZE(parts) > MAX_SHARDS) return false;
+        for (; n < PyTuple_GET_SIZE(parts); n++) {
+            PyObject* part = PyTuple_GET_ITEM(parts, n);
+            uint64_t shard, first, count, from, to;
+            if (!PyTuple_Check(part) || PyTuple_GET_SIZE(part) != CUT_FIELDS ||
+                !as_number(PyTuple_GET_ITEM(part, 0), MAX_SHARDS - 1, &shard) ||
+                !as_number(PyTuple_GET_ITEM(part, 1), U32, &first) ||
+                !as_number(PyTuple_GET_ITEM(part, 2), U32, &count) ||
+                !as_number(PyTuple_GET_ITEM(part, 3), INT64_MAX, &from) ||
+                !as_number(PyTuple_GET_ITEM(part, 4), INT64_MAX, &to) ||
+                (int64_t)first != keys || count == 0 || from >= to)
+                return false;
+            shards[n] = (int64_t)shard, counts[n] = (int64_t)count;
+            start[n] = (int64_t)from, elements[n] = (int64_t)(to - from);
+            keys += counts[n], total += elements[n];
+        }
+        return n > 0;
+    }
+
+    bool is_within(int64_t size) const {
+        for (int64_t i = 0; i < n; i++)
+            if (start[i] + elements[i] > size) return false;
+        return true;
+    }
+
+    // `last`: null for a pull.
+    bool pack(char* at, PyObject* seen, PyObject* last) const {
+        for (int64_t i = 0; i < n; i++) {
+            uint64_t prev = 0;
+            Place place;
+            Owned shard(number((uint64_t)shards[i]));
+            if (!shard || shards[i] >= PyList_GET_SIZE(seen) ||
+                !place.read(PyList_GET_ITEM(seen, (Py_ssize_t)shards[i])))
+                return false;
+            PyObject* before = last ? PyDict_GetItemWithError(last, shard.get()) : nullptr;
+            if (PyErr_Occurred() || (before && !as_number(before, U32, &prev))) return false;
+            at = put<uint32_t>(at, (uint32_t)shards[i]);
+            at = put<uint64_t>(at, place.incarnation);
+            at = put<uint64_t>(at, place.counter);
+            at = put<uint64_t>(at, place.lsn);
+            at = put<uint32_t>(at, (uint32_t)prev);
+            at = put<uint32_t>(at, (uint32_t)counts[i]);
+            at = put<uint64_t>(at, last ? (uint64_t)elements[i] : 0);
+        }
+        return true;
+    }
+
+    // This push is the last one that was sent to its shards. False: no memory is left.
+    bool remember(PyObject* last, PyObject* push_n) const {
+        for (int64_t i = 0; i < n; i++) {
+            Owned shard(number((uint64_t)shards[i]));
+            if (!shard || PyDict_SetItem(last, shard.get(), push_n) != 0) return false;
+        }
+        return true;
+    }
+};
+
+// ask_blocks(kind, number, incarnation, worker, clock, n, wait_ns, table, seen, last, blocks,
+// parts) -> the frame, of a push without its values; or None
+PyObject* ask_blocks(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    if (!takes(nargs, 12, "ask_blocks")) return nullptr;
+    Asked asked;
+    Cut cut;
+    Buffer blocks;
+    PyObject *seen = args[8], *last = args[9] == Py_None ? nullptr : args[9];
+    if (!words.complete || !asked.read(args) || !PyList_Check(seen) ||
+        (last && !PyDict_Check(last)) || !blocks.open(args[10], "blocks", UINT64_LETTERS) ||
+        !cut.open(args[11]) || cut.keys != blocks.size())
+        return leave_it();
+    const int64_t value_bytes = last ? cut.total * words.itemsizes[asked.dtype] : 0;
+    const int64_t head_bytes = HEAD_BYTES + REQUEST_BYTES + cut.n * PART_BYTES;
+    Owned frame(PyBytes_FromStringAndSize(nullptr, head_bytes + blocks.bytes()));
+    if (!frame) return nullptr;
+    char* at = PyBytes_AS_STRING(frame.get());
+    memcpy(at + head_bytes, blocks.as<char>(), (size_t)blocks.bytes());
+    if (!cut.pack(asked.pack_head(at, cut.n, cut.keys, value_bytes), seen, last))
+        return leave_it();
+    if (last && !cut.remember(last, args[5])) return nullptr;
+    return PyMemoryView_FromObject(frame.get());
+}
+
 // The request that is answered, as its frame says it.
 struct Request {
     uint64_t number, parts_n, keys;
@@ -190,8 +282,11 @@ struct Request {
     }
 };
 
-// Do all parts say in their order that all is well, and nothing but that?
-bool all_is_well(const Head& head, const Request& request, PyObject* seen, uint64_t dim) {
+// Do all parts say in their order that all is well, and nothing but that? `elements`: of each part;
+// null: `dim` for each of its keys.
+bool all_is_well(
+    const Head& head, const Request& request, PyObject* seen, uint64_t dim,
+    const int64_t* elements) {
     const uint64_t meta_bytes = ANSWER_BYTES + request.parts_n * PART_ANSWER_BYTES;
     if (head.kind != words.answer_kind || head.request != request.number || head.keys ||
         head.meta_bytes != meta_bytes || get<uint32_t>(head.meta) != request.parts_n)
@@ -200,10 +295,12 @@ bool all_is_well(const Head& head, const Request& request, PyObject* seen, uint6
     const char* at = head.meta + ANSWER_BYTES;
     for (uint64_t i = 0; i < request.parts_n; i++, part += PART_BYTES, at += PART_ANSWER_BYTES) {
         const uint32_t shard = get<uint32_t>(at);
-        const uint64_t elements = request.is_push ? 0 : get<uint32_t>(part + 32) * dim;
+        const uint64_t expected = request.is_push ? 0
+                                  : elements      ? (uint64_t)elements[i]
+                                                  : get<uint32_t>(part + 32) * dim;
         Place now, before;
         now.read(at + 5);
-        if (shard != get<uint32_t>(part) || at[4] != 0 || get<uint64_t>(at + 41) != elements ||
+        if (shard != get<uint32_t>(part) || at[4] != 0 || get<uint64_t>(at + 41) != expected ||
             get<uint32_t>(at + 49) != 0 || shard >= PyList_GET_SIZE(seen) ||
             !before.read(PyList_GET_ITEM(seen, shard)) || now.is_before(before))
             return false;
@@ -224,7 +321,7 @@ bool move_on(const Head& head, uint64_t parts_n, PyObject* seen) {
     return true;
 }
 
-// What is hoped for of an answer, and where its rows are to be put.
+// What is hoped for of an answer, and where its values are to be put.
 struct Hoped {
     Request request;
     PyObject* seen;
@@ -232,12 +329,15 @@ struct Hoped {
     const uint32_t* places;
     int64_t rows, row_bytes;
     uint64_t dim;
+    bool is_dense;  // then `cut` says what of `out` is asked for, else `places`
+    Cut cut;
 
-    // args: frame, seen, places, out
+    // args: frame, seen, places or parts, out
     bool open(PyObject* const* args) {
-        seen = args[1], rows = row_bytes = 0, dim = 0;
+        seen = args[1], rows = row_bytes = 0, dim = 0, is_dense = false;
         if (!request.open(args[0]) || !PyList_Check(seen)) return false;
         if (request.is_push) return true;
+        if (PyTuple_Check(args[2])) return open_dense(args[2], args[3]);
         rows = (int64_t)request.keys;
         if (!PyBytes_Check(args[2]) || PyBytes_GET_SIZE(args[2]) != 4 * rows ||
             !out.open(args[3], "out", "", 1) || out.dimensions() != 2 || out.length(0) != rows)
@@ -247,14 +347,38 @@ struct Hoped {
         row_bytes = (int64_t)dim * out.itemsize();
         return true;
     }
+    bool open_dense(PyObject* parts, PyObject* array) {
+        is_dense = true;
+        return cut.open(parts) && (uint64_t)cut.n == request.parts_n &&
+               out.open(array, "out", "", 1) && cut.is_within(out.size());
+    }
+    int64_t value_bytes() const {
+        return is_dense ? cut.total * out.itemsize() : rows * row_bytes;
+    }
     // Does this head, with its meta, say what is hoped for?
     bool is_met_by(const Head& head) const {
-        return head.value_bytes == (uint64_t)(rows * row_bytes) &&
-               all_is_well(head, request, seen, dim);
+        return head.value_bytes == (uint64_t)value_bytes() &&
+               all_is_well(head, request, seen, dim, is_dense ? cut.elements : nullptr);
     }
     // The next `n` rows of the answer, the first of which is its number `first`.
     bool put(const char* from, int64_t first, int64_t n) const {
         return kernels->scatter(from, places + first, n, out.as<char>(), rows, row_bytes);
+    }
+    bool put_all(const char* from) const {
+        if (!is_dense) return put(from, 0, rows);
+        for (int64_t i = 0; i < cut.n; i++) {
+            const int64_t bytes = cut.elements[i] * out.itemsize();
+            memcpy(out.as<char>() + cut.start[i] * out.itemsize(), from, (size_t)bytes);
+            from += bytes;
+        }
+        return true;
+    }
+    // How much of an answer may be received before it is known to be what is hoped for: blocks are
+    // received where they are to stay.
+    int64_t peek_bytes(int64_t most) const {
+        if (!is_dense) return most;
+        const int64_t head = HEAD_BYTES + ANSWER_BYTES + cut.n * PART_ANSWER_BYTES;
+        return head < most ? head : most;
     }
 };
 
@@ -272,7 +396,7 @@ PyObject* answered(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     if (!received.open(args)) return nullptr;
     const Head& head = received.head;
     if (!received.begins || head.frame_bytes() != received.hi - received.lo ||
-        !hoped.open(args + 5) || !hoped.is_met_by(head) || !hoped.put(head.payload, 0, hoped.rows))
+        !hoped.open(args + 5) || !hoped.is_met_by(head) || !hoped.put_all(head.payload))
         return refused();
     if (!move_on(head, hoped.request.parts_n, hoped.seen)) return nullptr;
     Py_RETURN_TRUE;
@@ -286,40 +410,78 @@ int64_t now_ns() {
     return now.tv_sec * 1000000000ll + now.tv_nsec;
 }
 
-// The rows of an answer, on their way from a socket that blocks for a short time at most. The same
-// scratch is used again and again: so they are moved on while they are in the cache.
-struct Arriving {
-    const Hoped& hoped;
+// A socket that blocks for a short time at most.
+struct Source {
     int fd;
-    char* scratch;
-    int64_t scratch_bytes;
-    int64_t done = 0;  // rows
-    int error = 0;     // of errno; 0 at the end of the stream
+    int error = 0;  // of errno; 0 at the end of the stream
 
-    int64_t receive(char* to, int64_t bytes) {
-        const ssize_t count = recv(fd, to, (size_t)bytes, 0);
+    int64_t receive(char* to, int64_t bytes, int flags = 0) {
+        const ssize_t count = recv(fd, to, (size_t)bytes, flags);
         error = count < 0 ? errno : 0;
         return count;
     }
     bool is_late() const { return error == EAGAIN || error == EWOULDBLOCK; }
+};
 
-    // The `have` bytes at `at` and what follows them; what is left of them is put where the scratch
-    // begins. False: something has come in between.
-    bool take_all(const char** at, int64_t* have) {
+// The rows of an answer, on their way from a socket. The same scratch is used again and again: so
+// they are moved on while they are in the cache.
+struct ArrivingRows {
+    const Hoped& hoped;
+    Source& source;
+    char* scratch;
+    int64_t scratch_bytes;
+    const char* at;  // what has been received and not been put
+    int64_t have;
+    int64_t done = 0;  // rows
+
+    int64_t bytes() const { return done * hoped.row_bytes + have; }
+
+    // False: something has come in between.
+    bool take_all() {
         for (;;) {
-            const int64_t n = *have / hoped.row_bytes;
-            hoped.put(*at, done, n);
+            const int64_t n = have / hoped.row_bytes;
+            hoped.put(at, done, n);
             done += n;
             if (done == hoped.rows) return true;
-            *have -= n * hoped.row_bytes;
-            memmove(scratch, *at + n * hoped.row_bytes, (size_t)*have);
-            *at = scratch;
-            const int64_t left = (hoped.rows - done) * hoped.row_bytes - *have;
-            const int64_t room = scratch_bytes - *have;
-            const int64_t count = receive(scratch + *have, left < room ? left : room);
+            have -= n * hoped.row_bytes;
+            memmove(scratch, at + n * hoped.row_bytes, (size_t)have);
+            at = scratch;
+            const int64_t left = (hoped.rows - done) * hoped.row_bytes - have;
+            const int64_t room = scratch_bytes - have;
+            const int64_t count = source.receive(scratch + have, left < room ? left : room);
             if (count <= 0) return false;
-            *have += count;
+            have += count;
         }
+    }
+};
+
+// The blocks of an answer, which are received where they are to stay.
+struct ArrivingBlocks {
+    const Hoped& hoped;
+    Source& source;
+    int64_t part = 0, done = 0;  // of the part, bytes
+    int64_t before = 0;          // bytes of the parts before it
+
+    int64_t bytes() const { return before + done; }
+
+    bool take_all() {
+        const Cut& cut = hoped.cut;
+        const int64_t item = hoped.out.itemsize();
+        while (part < cut.n) {
+            int64_t end = cut.start[part] + cut.elements[part], last = part;
+            while (last + 1 < cut.n && cut.start[last + 1] == end) end += cut.elements[++last];
+            const int64_t size = (end - cut.start[part]) * item;
+            while (done < size) {
+                char* to = hoped.out.as<char>() + cut.start[part] * item + done;
+                const int64_t left = size - done;
+                const int64_t count =
+                    source.receive(to, left < TURN_BYTES ? left : TURN_BYTES, MSG_WAITALL);
+                if (count <= 0) return false;
+                done += count;
+            }
+            before += size, done = 0, part = last + 1;
+        }
+        return true;
     }
 };
 
@@ -332,25 +494,26 @@ PyObject* failed(int error) {
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
-// All rows of an answer, of which `have` bytes are at `at`. False: nothing has come for so long, or
-// the connection broke. An error of Python's is set then, and the connection is at an end, because
-// what follows is not the beginning of a frame.
-bool receive_rows(Arriving& arriving, const char* at, int64_t have, int64_t patience_ns) {
-    const Hoped& hoped = arriving.hoped;
+// All values of an answer. False: nothing has come for so long, or the connection broke. An error of
+// Python's is set then, and the connection is at an end, because what follows is not the beginning
+// of a frame.
+template <class Arriving>
+bool receive_all(Arriving arriving, int64_t patience_ns) {
+    Source& source = arriving.source;
     int64_t arrived_bytes = 0, arrived_ns = now_ns();
     for (;;) {
         bool complete;
         {
-            WithoutInterpreter released(hoped.rows * hoped.row_bytes >= WORTH_RELEASING_BYTES);
-            complete = arriving.take_all(&at, &have);
+            WithoutInterpreter released(arriving.hoped.value_bytes() >= WORTH_RELEASING_BYTES);
+            complete = arriving.take_all();
         }
         if (complete) return true;
-        const int64_t bytes = arriving.done * hoped.row_bytes + have;
-        if (bytes > arrived_bytes) arrived_bytes = bytes, arrived_ns = now_ns();
-        if (arriving.error == EINTR && PyErr_CheckSignals() == 0) continue;
-        if (arriving.is_late() && now_ns() < arrived_ns + patience_ns) continue;
-        shutdown(arriving.fd, SHUT_RDWR);
-        if (!PyErr_Occurred()) failed(arriving.error);
+        if (arriving.bytes() > arrived_bytes)
+            arrived_bytes = arriving.bytes(), arrived_ns = now_ns();
+        if (source.error == EINTR && PyErr_CheckSignals() == 0) continue;
+        if (source.is_late() && now_ns() < arrived_ns + patience_ns) continue;
+        shutdown(source.fd, SHUT_RDWR);
+        if (!PyErr_Occurred()) failed(source.error);
         return false;
     }
 }
@@ -371,36 +534,41 @@ PyObject* receive(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "receive: not a plain call");
         return nullptr;
     }
-    Arriving arriving = {hoped, fd, scratch.as<char>(), scratch.bytes()};
+    char* const at = scratch.as<char>();
+    Source source = {fd};
     int64_t count;
     {
         WithoutInterpreter released(true);
-        count = arriving.receive(arriving.scratch, arriving.scratch_bytes);
+        count = source.receive(at, hoped.peek_bytes(scratch.bytes()));
     }
-    if (count < 0 && (arriving.is_late() || arriving.error == EINTR))
+    if (count < 0 && (source.is_late() || source.error == EINTR))
         return PyErr_CheckSignals() == 0 ? PyLong_FromLong(-1) : nullptr;
-    if (count <= 0) return failed(arriving.error);
+    if (count <= 0) return failed(source.error);
     Head head;
     char meta[META_KEPT_BYTES];  // as the scratch is used again
-    const bool begins = words.complete && head.read(arriving.scratch, (uint64_t)count, meta_limit,
-                                                    payload_limit, false);
+    const bool begins =
+        words.complete && head.read(at, (uint64_t)count, meta_limit, payload_limit, false);
     const bool is_plain = begins && (uint64_t)count <= head.frame_bytes() &&
                           head.meta_bytes <= sizeof(meta) && hoped.is_met_by(head) &&
                           (!hoped.request.is_push || (uint64_t)count == head.frame_bytes()) &&
-                          hoped.row_bytes <= arriving.scratch_bytes;
+                          hoped.row_bytes <= scratch.bytes();
     PyErr_Clear();
     if (!is_plain) return PyLong_FromLongLong(count);
     memcpy(meta, head.meta, head.meta_bytes);
-    if (!hoped.request.is_push &&
-        !receive_rows(
-            arriving, head.payload, arriving.scratch + count - head.payload, patience_ns))
-        return nullptr;
+    if (hoped.is_dense) {
+        if (!receive_all(ArrivingBlocks{hoped, source}, patience_ns)) return nullptr;
+    } else if (!hoped.request.is_push) {
+        ArrivingRows rows = {hoped, source, at, scratch.bytes(), head.payload,
+                             at + count - head.payload};
+        if (!receive_all(rows, patience_ns)) return nullptr;
+    }
     head.meta = meta;
     return move_on(head, hoped.request.parts_n, hoped.seen) ? PyLong_FromLong(0) : nullptr;
 }
 
 PyMethodDef methods[] = {
     {"ask", (PyCFunction)(void (*)(void))ask, METH_FASTCALL, nullptr},
+    {"ask_blocks", (PyCFunction)(void (*)(void))ask_blocks, METH_FASTCALL, nullptr},
     {"answered", (PyCFunction)(void (*)(void))answered, METH_FASTCALL, nullptr},
     {"receive", (PyCFunction)(void (*)(void))receive, METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -15,6 +15,7 @@ from resilient_ps.calls import SILENCE_NS, Folded
 from resilient_ps.engine import native
 from resilient_ps.errors import Unavailable
 from resilient_ps.messages import Hello, Message
+from resilient_ps.quick_calls import QuickCall
 from resilient_ps.routing import Address
 from resilient_ps.wire import FrameReader, Place, TakeWhole, WireError, encode
 
@@ -64,8 +65,12 @@ class Channel:
         if not stuck:  # else it leaves when the kernel takes something again
             self.flush()
 
-    def send_frame(self, frame: memoryview) -> None:
-        """As `send_bytes`, while nothing is being sent."""
+    def send_call(self, call: QuickCall) -> None:
+        """Send a request, while nothing is being sent. Raises `OSError`."""
+        if len(call.buffers) > 1:
+            self.send_bytes(call.buffers)
+            return
+        frame = call.frame
         try:
             sent = self.sock.send(frame)
         except BlockingIOError:

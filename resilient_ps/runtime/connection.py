@@ -131,11 +131,11 @@ class Connection(asyncio.BufferedProtocol):
         self.flush()
         return False
 
-    def send_bytes(self, buffer: memoryview, until_ns: int) -> None:
+    def send_bytes(self, buffers: list[Any], until_ns: int) -> None:
         """Write the bytes of a message, behind what has been gathered."""
         if not self._until_ns or until_ns < self._until_ns:
             self._until_ns = until_ns
-        self._outgoing.append(buffer)
+        self._outgoing += buffers
         self._outgoing_messages += 1
         self.flush()
 

@@ -132,7 +132,7 @@ class Driver:
     ) -> QuickCall:
         call.op = self.next_op()
         try:
-            channel.send_frame(call.frame)
+            channel.send_call(call)
         except OSError:
             self._lose(channel.peer, refused=False)
         else:

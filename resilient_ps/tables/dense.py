@@ -171,6 +171,8 @@ class DenseShard:
         self._values = values
         self._memory = values.base
         self._holders = sys.getrefcount(self._memory)
+        self.pull_arrays = values, self._first_block, self.layout.elements_per_block
+        """What the native module's `answer_pull` takes of a table, to lend its blocks."""
 
     def _take_back(self) -> None:
         """Before values change: leave them to whoever still holds what `pull` has lent."""

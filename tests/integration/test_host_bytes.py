@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,14 +102,18 @@ class Bytes(EchoMachine):
 
     def answer_bytes(
         self, peer: str, scratch: memoryview, lo: int, hi: int, limits: tuple[int, int], now_ns: int
-    ) -> tuple[memoryview, int] | None:
+    ) -> tuple[list[Any], int] | None:
         frame = bytes(scratch[lo:hi])
         if len(frame) != len(joined(pull(0))) or frame[5] != Kind.PULL:
             return None
         number = int.from_bytes(frame[24:32], "little")
         if number == 13:
             raise RuntimeError("a bug in the machine")
-        return memoryview(joined(acknowledged(1000 + number))), self.until_ns
+        return [*map(memoryview, halves(joined(acknowledged(1000 + number))))], self.until_ns
+
+
+def halves(data: bytes) -> tuple[bytes, bytes]:
+    return data[:40], data[40:]
 
 
 def pull(number: int) -> Request:

@@ -104,7 +104,7 @@ class User:
     def left(self, call: QuickCall | None, op: int) -> QuickCall:
         assert call is not None
         call.op = op
-        self.sent.append(bytes(call.frame))
+        self.sent.append(joined(call.buffers))
         return call
 
     def receive(self, answer: Answer, most: int = 1 << 30) -> None:

@@ -84,7 +84,8 @@ def by_bytes(served: Served, request: Request, peer: str = CLIENT) -> Said | Non
     answer = served.node.answer_bytes(peer, frame, 0, len(frame), limits, served.now_ns)
     if answer is None:
         return None
-    data, until_ns = answer
+    buffers, until_ns = answer
+    data = memoryview(b"".join(buffers))
     reader, messages = FrameReader(), list[Any]()
     while data.nbytes:
         buffer = reader.get_buffer()
@@ -108,7 +109,7 @@ def keys_of(draw: st.DrawFn, table: int, shard: int) -> np.ndarray[Any, np.dtype
     if table in (1, 2):
         return np.array(draw(st.lists(st.integers(0, 9), max_size=6)), np.uint64)
     if table == 3 and draw(st.booleans()):  # most shards have blocks of the large table
-        return np.array([[2, 3], [4], [0], [1]][shard], np.uint64)
+        return np.array([[0], [1], [2], [3, 4]][shard], np.uint64)
     return np.array(draw(st.lists(st.integers(0, 5), max_size=2)), np.uint64)
 
 
@@ -204,6 +205,59 @@ def test_plain_requests_really_go_the_quick_way() -> None:
     said(served, pull())
     said(served, push(3, 2, range(400)))  # which makes the table grow
     assert by_bytes(served, pull(range(300))) == said(served, pull(range(300)))
+
+
+def blocks(keys: Any = range(5), counts: Any = (1, 1, 1, 2), **more: Any) -> Request:
+    """A pull of the large dense table."""
+    parts = tuple(Part(shard, count=n) for shard, n in zip(SHARDS, counts, strict=True))
+    fields = {"worker": ME, "clock": 1, "table": 3, **more}
+    return Request(Kind.PULL, 6, parts, 1, keys=np.array(keys, np.uint64), **fields)
+
+
+def test_blocks_are_lent_as_bytes_and_a_later_push_leaves_them_alone() -> None:
+    served = prepared(ASP(), quick=True)
+    before = said(served, blocks())
+    assert by_bytes(served, blocks()) == before
+    frame = memoryview(b"".join(map(bytes, encode(blocks()))))
+    limits = (1 << 20, 1 << 26)
+    lent = served.node.answer_bytes(CLIENT, frame, 0, len(frame), limits, served.now_ns)
+    assert lent is not None
+    bytes_before = b"".join(lent[0])
+    size = sum(part.elements for _, part, *_ in before)
+    parts = tuple(
+        Part(shard, NOWHERE, 0, part.count, part.elements)
+        for shard, (_, part, *_) in zip(SHARDS, before, strict=True)
+    )
+    gradient = (np.ones(size, np.float32),)
+    fields: dict[str, Any] = {"worker": ME, "clock": 1, "n": 1, "table": 3, "values": gradient}
+    said(served, Request(Kind.PUSH, 5, parts, 1, keys=blocks().keys, **fields))
+    assert b"".join(lent[0]) == bytes_before
+    after = said(served, blocks())
+    assert [values for *_, values, _ in after] != [values for *_, values, _ in before]
+    assert by_bytes(served, blocks()) == after
+
+
+@pytest.mark.parametrize(
+    ("keys", "counts"),
+    [
+        ((0, 1, 2, 4, 3), (1, 1, 1, 2)),
+        ((0, 1, 2, 3, 3), (1, 1, 1, 2)),
+        ((0, 1, 2, 4, 5), (1, 1, 1, 2)),
+        ((0, 1, 2, 2, 3), (1, 1, 1, 2)),
+        ((0, 1, 5, 3, 4), (1, 1, 1, 2)),
+        ((0, 1, 2**64 - 1, 3, 4), (1, 1, 1, 2)),
+        ((0, 1, 3, 4), (1, 1, 0, 2)),
+        ((0, 1, 2, 3, 4, 4), (1, 1, 1, 2)),
+        ((0, 1, 2, 3), (1, 1, 1, 2)),
+    ],
+)
+def test_blocks_that_do_not_stand_in_a_row_are_left_to_the_usual_way(
+    keys: tuple[int, ...], counts: tuple[int, ...]
+) -> None:
+    served = prepared(ASP(), quick=True)
+    said(served, blocks())
+    assert by_bytes(served, blocks()) is not None
+    assert by_bytes(served, blocks(keys, counts)) is None
 
 
 @pytest.mark.parametrize("wrong", ["more keys", "newer", "another shard", "wide", "large"])

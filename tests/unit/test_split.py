@@ -14,9 +14,11 @@ from resilient_ps.errors import BadInput
 from resilient_ps.hashing import shard_of
 from resilient_ps.split import (
     CHUNK_BYTES,
+    PULL_CHUNK_BYTES,
     check_gradients,
     check_keys,
     chunk_rows,
+    cuts_of,
     split_dense,
     split_sparse_pull,
     split_sparse_push,
@@ -64,17 +66,29 @@ def test_the_pieces_of_a_dense_table_cover_it_once(shape: tuple[int, ...]) -> No
     received = np.zeros_like(flat)
     pushes = list(split_dense(ROUTING, layout, flat, pull=False))
     pulls = list(split_dense(ROUTING, layout, received, pull=True))
-    for push, pull in zip(pushes, pulls, strict=True):
-        assert list(push.pieces) == list(pull.pieces)
-        for shard, piece in push.pieces.items():
-            blocks = push.keys[piece.first : piece.first + piece.count].tolist()
-            assert set(blocks) <= set(layout.blocks_of(shard).tolist())
-            target = pull.pieces[shard]
-            pull.out[target.start : target.stop] = piece.values[0].tobytes()
-    assert np.array_equal(received, flat)
     block_bytes = 4 * layout.elements_per_block
-    assert all(push.nbytes <= max(CHUNK_BYTES, block_bytes) for push in pushes)
-    assert len(pushes) <= -(-flat.nbytes // max(1, CHUNK_BYTES - block_bytes))
+    for splits, most in ((pushes, CHUNK_BYTES), (pulls, PULL_CHUNK_BYTES)):
+        for split in splits:
+            for shard, piece in split.pieces.items():
+                blocks = split.keys[piece.first : piece.first + piece.count].tolist()
+                assert set(blocks) <= set(layout.blocks_of(shard).tolist())
+        assert all(split.nbytes <= max(most, block_bytes) for split in splits)
+        assert len(splits) <= -(-flat.nbytes // max(1, most - block_bytes))
+    for pull in pulls:
+        for shard, target in pull.pieces.items():
+            here = b"".join(
+                p.pieces[shard].values[0].tobytes() for p in pushes if shard in p.pieces
+            )
+            pull.out[target.start : target.stop] = here
+    assert np.array_equal(received, flat)
+
+
+def test_neighbours_are_received_and_sent_as_one_run() -> None:
+    layout = DenseLayout(DenseSpec("d", (100_000, 5)), 5)
+    (cut,) = cuts_of(ROUTING.order, layout, pull=True)
+    elements = [element for run in cut.runs for element in range(*run)]
+    assert elements == [each for *_, at, to in cut.parts for each in range(at, to)]
+    assert len(cut.runs) < len(cut.parts)
 
 
 def test_rows_per_request_keep_it_near_the_chunk_size() -> None:
