@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 from pathlib import Path
@@ -21,6 +22,11 @@ if "CI" not in os.environ:  # there, hypothesis has a profile of its own: untime
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Each of hundreds of processes would begin with threads for linear algebra, which spin for a while.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+gc.disable()  # until all tests are found: what is made meanwhile stays
+
 PROCESSES = 4  # for two cores: three for tests that wait for other processes, one that computes
 WAITING = {"contracts", "integration"}  # folders whose tests wait for processes, and for leases
 APART = "sim"  # a folder whose tests share nothing: those of a file need not stay together
@@ -37,6 +43,12 @@ BEGIN_FIRST = (  # so that nobody is left alone with them at the end
     "test_live_workloads.py",
 )
 YIELDS = 5  # niceness of the process that computes: it has what the others leave
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, but not in what stays."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

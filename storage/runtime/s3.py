@@ -5,8 +5,8 @@ number and time, jittered, counted, and cover an answer that breaks off while it
 have happened in an attempt whose answer was lost stays unknown: a conditional put that is tried
 again can meet its own object, and raises `BlobExists`. Callers read back and compare.
 
-One client, made at construction from a session of its own (the library's default session may not
-be shared by threads), with as many connections as threads may use it. When the store refuses the
+One client, made at construction from a session of its own (a session may not be shared by
+threads), with as many connections as threads may use it. When the store refuses the
 credentials, the next call reads them anew, so renewing them needs no restart.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import boto3.session
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import ClientError, IncompleteReadError
 from tenacity import (
@@ -75,6 +77,12 @@ READ_BYTES = 1 << 20
 EMPTY_PAGES_MAX = 1_000
 
 T = TypeVar("T")
+
+
+@functools.cache
+def _descriptions() -> Any:
+    """The library's reader of what S3 looks like: that takes it a tenth of a second, once."""
+    return botocore.session.get_session().get_component("data_loader")
 
 
 class S3Blobs:
@@ -140,7 +148,9 @@ class S3Blobs:
             },
         )
         try:
-            session = boto3.session.Session()
+            core = botocore.session.get_session()
+            core.register_component("data_loader", _descriptions())
+            session = boto3.session.Session(botocore_session=core)
             return session.client(
                 "s3",
                 endpoint_url=options.endpoint or None,
