@@ -38,8 +38,12 @@ lint: $(STAMP) ## ruff, ruff format, import-linter, mypy
 
 # The tests marked `lint` run the commands of `make lint`; once is enough. Clusters of real processes
 # share the machine with all other tests: what fails there is told, and tried once more alone.
+# mypy keeps one processor busy. Another one finds the tests meanwhile, which compiles them: on a
+# fresh clone all processes that run tests would do that at the same time.
 DEFAULT := -m 'not soak and not lint'
-test: lint etcd ## lint, then all tests but the soak tests
+test: $(STAMP) etcd ## lint, then all tests but the soak tests
+	@$(BIN)/pytest $(PYTEST_ARGS) -n0 --collect-only >/dev/null 2>&1 & finding=$$!; \
+	  $(MAKE) lint || { kill $$finding; exit 1; }; wait $$finding || true
 	$(BIN)/pytest $(DEFAULT) $(PYTEST_ARGS) || { [ $$? = 1 ] && \
 	  echo 'FAILED AMONG OTHERS; once more, alone:' && \
 	  $(BIN)/pytest $(DEFAULT) $(PYTEST_ARGS) -n0 --maxfail 1 --lf --lfnf none; }
