@@ -63,6 +63,14 @@ def forget_stamps(entries: NDArray[np.uint64], /) -> None: ...
 def row_numbers(
     keys: NDArray[np.uint64], rows: NDArray[np.int32], entries: NDArray[np.uint64], /
 ) -> None: ...
+def survey_rows(
+    entries: NDArray[np.uint64],
+    first: int,
+    last: int,
+    stamp: int,
+    touched: NDArray[np.bool_],
+    /,
+) -> None: ...
 def claim_rows(
     keys: NDArray[np.uint64],
     rows: NDArray[np.uint32],
@@ -110,12 +118,15 @@ def push_parts(
     grads: NDArray[Any],
     counts: list[int],
     tables: list[tuple[Any, ...]],
+    kept: list[tuple[Any, ...] | None],
     /,
 ) -> tuple[int, ...] | None:
     """`push_rows` for several tables, which share the keys and gradients out in order.
 
-    A table is (entries, slab, row_keys, scratch, meta, hyper, work, most rows). Returns what each
-    of them lacks to go on (0: it is done); None: something does not fit, and nothing has changed.
+    A table is (entries, slab, row_keys, scratch, meta, hyper, work, most rows). `kept` is empty, or
+    has for each of them where an image keeps its rows before they change: None, or (states, first,
+    last, entries, slab, row_keys, scratch, meta). Returns what each of them lacks to go on (0: it
+    is done), plus 8 where rows were kept; None: something does not fit, and nothing has changed.
     """
 
 def push_each(
@@ -127,9 +138,6 @@ def push_each(
 ) -> tuple[int, ...] | None:
     """`push_parts`, where each table's keys and gradients are arrays of their own."""
 
-def keep_parts(
-    keys: NDArray[np.uint64], counts: list[int], parts: list[tuple[Any, ...]], /
-) -> bool | None: ...
 def pull_parts(
     keys: NDArray[np.uint64], out: NDArray[Any], counts: list[int], tables: list[tuple[Any, ...]], /
 ) -> bool | None:

@@ -7,7 +7,8 @@ which does to the same objects what `Leading`, `Replica` and `ShardState` do. Pl
 sends that waits for each push: one entry of a shard at a time, with nothing before it.
 
 All or nothing: where one part is not plain, nothing has been changed, and the whole message goes
-the usual way. So it does where somebody has to see each push, as an audit does (`_METHODS`).
+the usual way. So it does where somebody has replaced a method that is left out here (`METHODS`),
+unless it is known to watch what happens here, too.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ from resilient_ps.waiting import Origin
 ByNumber: TypeAlias = Mapping[int, Replica]
 
 
-def _methods() -> tuple[object, ...]:
+def methods() -> tuple[object, ...]:
+    """What the native module does without calling it."""
     return ShardState.commit, ShardState.come_to, JobLedger.record_push
 
 
-_METHODS = _methods()
-"""What the native module does without calling it."""
+METHODS = methods()
+"""As they are to be. Who replaces them, and watches the functions below as well, sets it anew."""
 
 
 def _set_up() -> bool:
@@ -74,7 +76,7 @@ _IN_USE = _set_up()
 
 
 def _may() -> bool:
-    return _IN_USE and _methods() == _METHODS
+    return _IN_USE and methods() == METHODS
 
 
 def enter_push(

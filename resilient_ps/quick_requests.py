@@ -29,12 +29,13 @@ from resilient_ps.plain_push import PARTS_MAX, PlainPush
 from resilient_ps.replication.home import Out
 from resilient_ps.replication.leading import Leading
 from resilient_ps.replication.replica import Replica
-from resilient_ps.table_part import Overlay, TablePart
+from resilient_ps.table_part import TablePart
 from resilient_ps.tables.sparse_overlay import SparseOverlay
 from resilient_ps.waiting import Origin
 
 ByNumber: TypeAlias = Mapping[int, Replica]
 
+KEPT = 8  # of what a part of a push lacks: its image has kept rows
 _new = tuple.__new__  # several times faster than a named tuple's own constructor
 
 
@@ -133,37 +134,29 @@ def _apply(request: Request, tables: list[TablePart], counts: list[int]) -> bool
     keys, values = request.keys, request.values[0]
     if not tables[0].width:
         return _apply_blocks(request, tables, counts)
-    overlays = [table.overlay for table in tables]
-    if any(overlays) and not _keep(request, overlays, counts):
-        return False
-    lacks = native.push_parts(keys, values, counts, [t.rows_held.push_arrays for t in tables])
+    arrays = [table.rows_held.push_arrays for table in tables]
+    lacks = native.push_parts(keys, values, counts, arrays, _keeping(tables))
     if lacks is None:
         return False
-    for overlay in overlays:
-        if isinstance(overlay, SparseOverlay):
-            overlay.note_kept()
     if any(lacks):
         first = 0
         for table, count, lack in zip(tables, counts, lacks, strict=True):
             last = first + count
-            if lack:
+            if lack & KEPT and isinstance(table.overlay, SparseOverlay):
+                table.overlay.note_kept()
+            if lack & ~KEPT:
                 grads = values[first * table.width : last * table.width]
-                table.rows_held.go_on(lack, keys[first:last], grads)
+                table.rows_held.go_on(lack & ~KEPT, keys[first:last], grads)
             first = last
     return True
 
 
-def _keep(request: Request, overlays: list[Overlay | None], counts: list[int]) -> bool:
-    """Let images keep the rows that are about to change. It does no harm if they do not change."""
-    kept: list[tuple[Any, ...]] = []
-    theirs: list[int] = []
-    first = 0
-    for overlay, count in zip(overlays, counts, strict=True):
-        if isinstance(overlay, SparseOverlay):
-            kept.append(overlay.keep_arrays(first))
-            theirs.append(count)
-        first += count
-    return bool(native.keep_parts(request.keys, theirs, kept))
+def _keeping(tables: list[TablePart]) -> list[tuple[Any, ...] | None]:
+    """Where images keep the rows that are about to change; empty: there are none."""
+    overlays = [table.overlay for table in tables]
+    if not any(overlays):
+        return []
+    return [each.keep_arrays() if isinstance(each, SparseOverlay) else None for each in overlays]
 
 
 def _apply_blocks(request: Request, tables: list[TablePart], counts: list[int]) -> bool:

@@ -37,6 +37,7 @@ from resilient_ps.shard import Reply, Shard
 
 TIMER = "replicas"
 EVERY_NS = 100_000_000
+RETIRED_NS = 10_000_000_000  # so long shards of before a rollback may wait for their memory's use
 _KINDS = frozenset({"config", "restore", "server", "shard", "leader"})  # what it looks at in etcd
 
 
@@ -58,6 +59,7 @@ class Replicas:
         self._membership = membership
         self._peers = peers
         self._ticking = False
+        self._retired_ns = 0
         self._all_rules = home.guards is ALL_GUARDS  # the quick way knows of no others
 
     def primaries(self) -> list[Leading]:
@@ -102,9 +104,20 @@ class Replicas:
         if home.incarnation:
             what = {"from": home.incarnation, "to": config.incarnation}
             outs.append(Log("warning", "the cluster was rolled back: replicas dropped", what))
+        held = {n: r.shard for n, r in self.by_number.items() if r.shard is not None}
         self.by_number.clear()
         home.begin(config.incarnation)
+        if home.restores:
+            self._retire(held, now_ns)
         return outs
+
+    def _retire(self, shards: dict[int, Shard], now_ns: int) -> None:
+        """What is loaded in their stead may use their memory; for nothing else they are of use."""
+        for shard in shards.values():
+            if shard.image is not None:
+                shard.image.fail("the cluster was rolled back")
+        self._home.retired.update(shards)
+        self._retired_ns = now_ns
 
     def _look_at_servers(self) -> list[Effect]:
         home, records = self._home, self._view.servers
@@ -167,6 +180,8 @@ class Replicas:
     def on_timer(self, now_ns: int) -> list[Effect]:
         """The timer that `tick` has set is due."""
         self._ticking = False
+        if now_ns - self._retired_ns >= RETIRED_NS:
+            self._home.retired.clear()
         restless = [n for n, replica in self.by_number.items() if not replica.at_rest]
         return [*self._tend(restless, now_ns), *self.tick(now_ns)]
 
@@ -182,10 +197,13 @@ class Replicas:
 
     def tick(self, now_ns: int, *, soon: bool = False) -> list[Effect]:
         """Set the timer, while there is something that only time brings forward."""
-        if not soon and (self._ticking or all(r.at_rest for r in self.by_number.values())):
+        if not soon and (self._ticking or self._at_rest()):
             return []
         self._ticking = True
         return [SetTimer(TIMER, now_ns + (EVERY_NS // 4 if soon else EVERY_NS))]
+
+    def _at_rest(self) -> bool:
+        return not self._home.retired and all(r.at_rest for r in self.by_number.values())
 
     # -- connections
 

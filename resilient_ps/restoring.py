@@ -66,9 +66,12 @@ class RestoredShard:
                 case _:
                     raise BadInput(f"a checkpoint's job cannot be {str(item)[:80]}")
 
-    def expect_rows(self, table: int, rows: int) -> None:
-        """About so many will come of this table: a matter of speed."""
-        self._part(table).reserve(rows)
+    def expect_rows(self, table: int, rows: int, before: Shard | None = None) -> None:
+        """About so many will come of this table: a matter of speed.
+
+        `before`: the shard as it was, which nobody uses any more; its tables are of no use then.
+        """
+        self._part(table).reserve(rows, None if before is None else before.tables.get(table))
 
     def take_rows(self, table: int, keys: Keys, content: Values, *, all_ours: bool = False) -> None:
         """Rows of sparse table `table`, with values and state of each, 1-D; others' are ignored.

@@ -269,9 +269,14 @@ class TablePart:
             held.load(at, end, content)
         self.loaded = end
 
-    def reserve(self, rows: int) -> None:
-        """Make room for so many rows at once: else it grows with them."""
+    def reserve(self, rows: int, before: TablePart | None = None) -> None:
+        """Make room for so many rows at once: else it grows with them.
+
+        `before`: a table that nobody uses any more, whose memory may be used; then it is of no use.
+        """
         if isinstance(self._held, SparseShard):
+            if before is not None and isinstance(before._held, SparseShard):
+                self._held.take_over(before._held, rows)
             self._held.reserve(rows)
 
     def put_rows(self, keys: Keys, content: Values) -> None:

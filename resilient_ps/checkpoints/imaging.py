@@ -39,7 +39,7 @@ TIMER = "imaging"
 WATCH_NS = 20_000_000  # how often it is looked whether an image is there, or reached
 WATCH_MOST_NS = 200_000_000  # and how seldom, where nothing has come of it for long
 PATIENCE = 8  # it is looked again after one part in so many of the time that nothing has moved for
-STEP_NS = 2_000_000  # between two captures of at most CHUNK_BYTES
+STEP_NS = 2_000_000  # between two steps: captures of at most CHUNK_BYTES, or looks at a table
 HELD_BYTES_MAX = 64 << 20
 
 
@@ -144,9 +144,12 @@ class Imaging:
     def _tick(self, now_ns: int) -> list[Effect]:
         if self._open is None:
             return []
-        can_go_on = self._capturing() is not None and self._has_room()
         pause_ns = (now_ns - self._moved_ns) // PATIENCE
-        at_ns = now_ns + (STEP_NS if can_go_on else min(max(pause_ns, WATCH_NS), WATCH_MOST_NS))
+        at_ns = now_ns + min(max(pause_ns, WATCH_NS), WATCH_MOST_NS)
+        shard = self._capturing()
+        if shard is not None and self._has_room():
+            hurries = not self._writings[shard].begun and not self._is_gentle(now_ns)
+            at_ns = now_ns + (0 if hurries else STEP_NS)
         if 0 < self._due_ns <= at_ns:
             return []
         self._due_ns = at_ns
@@ -217,7 +220,7 @@ class Imaging:
         return None
 
     def _capture(self) -> bool:
-        """One step: about a millisecond of looking, or one piece. Is an image being captured?"""
+        """One step: about a millisecond of looking, or one piece. Was there one to be made?"""
         shard = self._capturing()
         if shard is None:
             return False
@@ -226,6 +229,8 @@ class Imaging:
             writing.begin(self._bases.index(shard))
         elif self._has_room():
             writing.capture()
+        else:
+            return False
         return True
 
     def _has_room(self) -> bool:

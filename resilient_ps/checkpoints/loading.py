@@ -223,9 +223,11 @@ class _Pass:
                 [[t.number, t.spec, t.lr, t.writer, t.rows] for t in tables],
                 [[j.number, j.spec, j.clock, [_rank(rank) for rank in j.ranks]] for j in jobs],
             )
+            before = self._home.retired.pop(number, None)
             for table, rows in rows_expected(self._indexes, shards, number).items():
-                restored.expect_rows(table, rows)
+                restored.expect_rows(table, rows, before)
             self.shards[number] = restored
+        self._home.retired.clear()
         self._indexes.clear()
         self._plan = plan
         self.stage = "content"

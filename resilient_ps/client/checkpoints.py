@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from resilient_ps.client.catalogue import POLL_S, Catalogue
 from resilient_ps.client.coordinator_line import find_coordinator
+from resilient_ps.client.data_shards import Changed
 from resilient_ps.client.inspect import ServerProbe
 from resilient_ps.coordinator.kv import KeyValue, Put, Txn, absent, unchanged
 from resilient_ps.coordinator.records import (
@@ -30,6 +32,7 @@ from resilient_ps.errors import (
 
 ASK_S = 1.0
 ASK_EACH_S = 0.25
+UNSEEN_S = 1.0  # where nobody looks at the progress
 TEXT_CHARS_MAX = 200
 CHECKPOINTS = json.dumps({"checkpoints": {}})
 
@@ -43,6 +46,9 @@ class CutProgress:
     text: str
     done: int = 0
     total: int = 0
+
+
+OnProgress: TypeAlias = Callable[[CutProgress], None]
 
 
 def checkpoint_records(catalogue: Catalogue) -> list[CheckpointRecord]:
@@ -59,7 +65,7 @@ def request_checkpoint(
     why: str,
     by: str = "",
     deadline_s: float = 300.0,
-    on_progress: Callable[[CutProgress], None] = lambda progress: None,
+    on_progress: OnProgress | None = None,
 ) -> CheckpointRecord:
     """Ask for a checkpoint, and wait for it: see `propose_cut` and `wait_for_cut`."""
     number = propose_cut(catalogue, why=why, by=by)
@@ -93,17 +99,21 @@ def wait_for_cut(
     catalogue: Catalogue,
     number: int,
     deadline_s: float,
-    on_progress: Callable[[CutProgress], None] = lambda progress: None,
+    on_progress: OnProgress | None = None,
 ) -> CheckpointRecord:
     """The checkpoint that comes of a wish, through all attempts.
 
     Raises `Reopen` with the reason where none will, `DeadlineExceeded` with what it waited for.
     """
     end_s, why = time.monotonic() + deadline_s, "the coordinator has not begun"
-    teller = ProgressTeller(catalogue)
-    try:
-        while time.monotonic() < end_s:
+    pause_s = UNSEEN_S if on_progress is None else ASK_EACH_S
+    with ExitStack() as stack:
+        teller = stack.enter_context(closing(ProgressTeller(catalogue)))
+        changed: Changed | None = None
+        while (left_s := end_s - time.monotonic()) > 0:
             try:
+                changed = changed or stack.enter_context(_changed_from_now(catalogue))
+                changed.clear()
                 record = _intent(catalogue, number)
                 if record is None:
                     return _served(catalogue, number)
@@ -123,13 +133,19 @@ def wait_for_cut(
                     raise Reopen(f"no checkpoint was made: {why}")
             progress = teller.progress(record)
             why = progress.text if record.state == "open" else why
-            on_progress(progress)
-            time.sleep(POLL_S)
-    finally:
-        teller.close()
+            if on_progress is not None:
+                on_progress(progress)
+            changed.wait(min(pause_s, left_s))
     raise DeadlineExceeded(
         f"no checkpoint within {deadline_s:g} s: {why} (`resilient-ps status` tells more)"
     )
+
+
+def _changed_from_now(catalogue: Catalogue) -> Changed:
+    """Tells of intents: to look again and again would take the interpreter from who trains here."""
+    keys, deadline_s = catalogue.keys, catalogue.call_deadline_s
+    now = catalogue.kv.read(keys.counter("intents"), deadline_s=deadline_s).revision
+    return Changed(catalogue.kv, keys.intents, now)
 
 
 class ProgressTeller:

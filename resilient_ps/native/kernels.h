@@ -41,6 +41,9 @@ struct Dense {
 
 // One implementation for each instruction set; module.cpp chooses when it is imported.
 struct Kernels {
+    // The numbers of the keys' rows (-1: a repeat); rows are created by `push_rows`, which goes on.
+    int (*locate)(
+        const Table&, const uint64_t* keys, int64_t n, int32_t* rows, int32_t* following);
     int (*push_rows[DTYPES])(
         const Table&, const uint64_t* keys, int64_t n, const void* grads, int32_t* rows,
         int32_t* following);
@@ -58,9 +61,15 @@ struct Kernels {
     void (*forget_stamps)(uint64_t* entries, int64_t entries_n);
     void (*row_numbers)(
         const uint64_t* entries, int64_t entries_n, const uint64_t* keys, int64_t n, int32_t* rows);
+    // `words`: from the first entry that is looked at.
+    void (*survey_rows)(
+        const uint64_t* words, int64_t n, uint64_t stamp, uint8_t* touched, int64_t rows);
     int64_t (*claim_rows)(
         const uint64_t* entries, int64_t entries_n, const uint64_t* keys, int64_t n,
         uint32_t* rows, uint8_t* states, int64_t first, int64_t last);
+    int64_t (*claim_located)(  // the same, of keys that were located
+        const int32_t* numbers, int64_t n, uint32_t* rows, uint8_t* states, int64_t first,
+        int64_t last);
     // False: a rank is not in 0 .. shards - 1.
     bool (*find_groups)(
         const uint64_t* keys, int64_t n, int64_t shards, const int32_t* ranks, uint16_t* groups,

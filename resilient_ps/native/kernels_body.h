@@ -480,6 +480,16 @@ void row_numbers(
     each_row(entries, entries_n, keys, n, [=](int64_t i, int64_t row) { rows[i] = (int32_t)row; });
 }
 
+void survey_rows(
+    const uint64_t* words, int64_t n, uint64_t stamp, uint8_t* touched, int64_t rows) {
+    const uint64_t least = stamp << 32;
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t word = words[2 * i + 1];
+        const int64_t row = (int64_t)(word & LOW) - 1;
+        if (word >= least && row < rows) touched[row] = 1;
+    }
+}
+
 // The states are anywhere in memory, as the entries are: they are asked for some keys ahead, too.
 int64_t claim_rows(
     const uint64_t* entries, int64_t entries_n, const uint64_t* keys, int64_t n, uint32_t* rows,
@@ -499,6 +509,23 @@ int64_t claim_rows(
         if (place >= 0) __builtin_prefetch(states + place, 0, 3);
     });
     for (int64_t i = 0; i < STATES_AHEAD; i++) claim(found[(n + i) % STATES_AHEAD]);
+    return count;
+}
+
+int64_t claim_located(
+    const int32_t* numbers, int64_t n, uint32_t* rows, uint8_t* states, int64_t first,
+    int64_t last) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (i + STATES_AHEAD < n) {
+            const int64_t later = numbers[i + STATES_AHEAD];
+            if (later >= first && later < last) __builtin_prefetch(states + later, 0, 3);
+        }
+        const int64_t row = numbers[i];
+        if (row < first || row >= last || states[row] != 0) continue;
+        states[row] = 1;
+        rows[count++] = (uint32_t)row;
+    }
     return count;
 }
 
@@ -646,6 +673,7 @@ bool scatter(
 }  // namespace
 
 extern const Kernels KERNELS_NAME = {
+    locate,
     {push_rows<float>, push_rows<double>, push_rows<int64_t>},
     load_rows,
     {pull_rows<float>, pull_rows<double>, pull_rows<int64_t>},
@@ -654,7 +682,9 @@ extern const Kernels KERNELS_NAME = {
     rehash,
     forget_stamps,
     row_numbers,
+    survey_rows,
     claim_rows,
+    claim_located,
     find_groups,
     group,
     gather,

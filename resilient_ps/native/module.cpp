@@ -160,6 +160,27 @@ PyObject* row_numbers(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     Py_RETURN_NONE;
 }
 
+// survey_rows(entries, first, last, stamp, touched)
+PyObject* survey_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    Buffer entries, touched;
+    if (!takes(nargs, 5, "survey_rows") || !entries.open(args[0], "entries", UINT64_LETTERS) ||
+        !touched.open(args[4], "touched", "?", 1))
+        return nullptr;
+    const int64_t first = PyLong_AsLongLong(args[1]), last = PyLong_AsLongLong(args[2]);
+    const int64_t stamp = PyLong_AsLongLong(args[3]);
+    if ((first == -1 || last == -1 || stamp == -1) && PyErr_Occurred()) return nullptr;
+    if (!fits(stamp > 0, "a stamp is more than 0") ||
+        !fits(0 <= first && first <= last && last <= entries.size() / 2, "no such entries"))
+        return nullptr;
+    {
+        WithoutInterpreter released(16 * (last - first) >= WORTH_RELEASING_BYTES);
+        kernels->survey_rows(
+            entries.as<uint64_t>() + 2 * first, last - first, (uint64_t)stamp,
+            touched.as<uint8_t>(), touched.size());
+    }
+    Py_RETURN_NONE;
+}
+
 // claim_rows(keys, rows, states, first, last, entries) -> int
 PyObject* claim_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     Buffer keys, rows, states, entries;
@@ -378,6 +399,7 @@ PyMethodDef methods[] = {
     FAST(rehash),
     FAST(forget_stamps),
     FAST(row_numbers),
+    FAST(survey_rows),
     FAST(claim_rows),
     FAST(push_blocks),
     FAST(fill_rows),

@@ -16,7 +16,7 @@ namespace resilient_ps {
 namespace {
 
 const int64_t HEAVY_BYTES = 128 * 1024;  // from here on other processors are woken up
-const int64_t LOOKED_AT_BYTES = 16;      // of a key whose row is kept already, as most are
+const long KEPT = 8;                     // rows, for an image; beside what a part lacks
 const int64_t TASK_KEYS = 4096;          // of a pull
 const int64_t TASK_BYTES = 512 * 1024;   // of a dense table
 const int64_t STAMPS_END = (1ll << 32) - 1;
@@ -58,11 +58,74 @@ struct Given {
 
 // ------------------------------------------------------------------------------------- push
 
+}  // namespace
+
+// Of one table, where an image keeps rows before they are pushed: see sparse_overlay.py.
+struct Keeping {
+    TableArrays kept;
+    Buffer states, scratch;
+    int64_t first, last, stride_bytes, count;
+    char* memory;  // for as many rows as there are keys, with their keys and numbers
+
+    Keeping() : count(0), memory(nullptr) {}
+    ~Keeping() { free(memory); }
+
+    // Is it certain that all the rows have room?
+    bool open(PyObject* given, const PushPart& part) {
+        if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 8) return false;
+        const auto item = [&](Py_ssize_t place) { return PyTuple_GET_ITEM(given, place); };
+        if (!states.open(item(0), "states", "B", 1) || !as_count(item(1), &first) ||
+            !as_count(item(2), &last) || !kept.open(item(3), item(4), item(7)) ||
+            !kept.open_row_keys(item(5)) || !scratch.open(item(6), "scratch", INT32_LETTERS, 1))
+            return false;
+        const int64_t* meta = kept.table.meta;
+        const int64_t room = meta[INDEXABLE] < meta[ROOM] ? meta[INDEXABLE] : meta[ROOM];
+        const int64_t stride = meta[STRIDE], n = part.n;
+        const int64_t* live = part.arrays.table.meta;
+        stride_bytes = stride * kept.slab.itemsize();
+        if (last > states.size() || last > live[CREATED] || kept.dtype != part.arrays.dtype ||
+            stride != live[STRIDE] || scratch.size() / 2 < n || meta[LOCATED] != 0 ||
+            meta[BASE] + n > STAMPS_END || meta[CREATED] + n > room)
+            return false;
+        memory = (char*)malloc((size_t)(n * (stride_bytes + 12) + 1));
+        return memory != nullptr;
+    }
+
+    // `numbers`: of all keys' rows, if they are known.
+    void keep(const PushPart& part, const int32_t* numbers) {
+        uint64_t* keys = (uint64_t*)memory;
+        char* rows = (char*)(keys + part.n);
+        uint32_t* taken = (uint32_t*)(rows + part.n * stride_bytes);
+        const Table& live = part.arrays.table;
+        uint8_t* flags = states.as<uint8_t>();
+        count = numbers != nullptr
+                    ? kernels->claim_located(numbers, part.n, taken, flags, first, last)
+                    : kernels->claim_rows(
+                          live.entries, live.entries_n, part.keys, part.n, taken, flags, first, last);
+        if (count == 0) return;
+        kernels->gather((const char*)live.slab, last, taken, count, rows, stride_bytes);
+        for (int64_t i = 0; i < count; i++) keys[i] = live.row_keys[taken[i]];
+        int32_t* places = scratch.as<int32_t>();
+        kernels->load_rows(
+            kept.table, keys, count, rows, stride_bytes, stride_bytes, places,
+            places + scratch.size() / 2);
+    }
+};
+
+namespace {
+
 void push_part(void* context, int64_t number) {
     PushPart& part = *((PushPart* const*)context)[number];
+    const Table& table = part.arrays.table;
     int32_t* rows = part.scratch.as<int32_t>();
+    int32_t* following = rows + part.scratch.size() / 2;
+    if (part.keeping != nullptr) {  // before the first of its rows changes
+        part.full = kernels->locate(table, part.keys, part.n, rows, following);
+        part.keeping->keep(part, part.full == DONE ? rows : nullptr);
+        if (part.full != DONE) return;
+    }
     part.full = kernels->push_rows[part.arrays.dtype](
-        part.arrays.table, part.keys, part.n, part.grads, rows, rows + part.scratch.size() / 2);
+        table, part.keys, part.n, part.grads, rows, following);
 }
 
 }  // namespace
@@ -93,20 +156,23 @@ PyObject* made(PushPart* parts, Py_ssize_t n, int64_t bytes) {
     for (Py_ssize_t i = 0; i < n; i++) all[i] = &parts[i];
     make_pushes(all, n, bytes);
     PyObject* lacks = PyTuple_New(n);
-    for (Py_ssize_t i = 0; lacks != nullptr && i < n; i++)
-        PyTuple_SET_ITEM(lacks, i, PyLong_FromLong(parts[i].full));  // small: they exist already
+    for (Py_ssize_t i = 0; lacks != nullptr && i < n; i++) {
+        const Keeping* keeping = parts[i].keeping;
+        const long kept = keeping != nullptr && keeping->count > 0 ? KEPT : 0;
+        PyTuple_SET_ITEM(lacks, i, PyLong_FromLong(parts[i].full | kept));  // small: it exists
+    }
     return lacks;
 }
 
-// push_parts(keys, grads, counts, tables) -> what each part lacks, or None
-PyObject* push_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+// `keeping`: room for what is kept, or nullptr.
+PyObject* push_given(PyObject* const* args, Keeping* keeping) {
     Buffer keys, grads;
     Given given;
-    if (!takes(nargs, 4, "push_parts")) return nullptr;
     if (!keys.open(args[0], "keys", UINT64_LETTERS) || !grads.open(args[1], "grads", "") ||
         !given.open(args[2], args[3], 8))
         return leave_it();
     const int dtype = dtype_of(grads);
+    if (keeping != nullptr && PyList_GET_SIZE(args[4]) != given.n) return leave_it();
     PushPart parts[PARTS_MAX];
     int64_t first = 0, start = 0;
     for (Py_ssize_t i = 0; i < given.n; i++) {
@@ -119,9 +185,24 @@ PyObject* push_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
         first += part.n;
         start += part.n * part.arrays.table.meta[DIM];
         if (first > keys.size() || start > grads.size()) return leave_it();
+        PyObject* kept = keeping != nullptr ? PyList_GET_ITEM(args[4], i) : Py_None;
+        if (kept == Py_None) continue;
+        if (!keeping[i].open(kept, part)) return leave_it();
+        part.keeping = &keeping[i];
     }
     if (first != keys.size() || start != grads.size()) return leave_it();
     return made(parts, given.n, grads.bytes());
+}
+
+// push_parts(keys, grads, counts, tables, kept) -> what each part lacks, and KEPT; or None. `kept`:
+// empty, or of each part None, or where rows are kept: states, first, last; entries, slab, row keys,
+// scratch and meta.
+PyObject* push_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    if (!takes(nargs, 5, "push_parts")) return nullptr;
+    if (!PyList_Check(args[4]) || PyList_GET_SIZE(args[4]) > PARTS_MAX) return leave_it();
+    if (PyList_GET_SIZE(args[4]) == 0) return push_given(args, nullptr);
+    Keeping keeping[PARTS_MAX];
+    return push_given(args, keeping);
 }
 
 // push_each(keys, grads, counts, tables) -> as push_parts, of parts with arrays of their own
@@ -150,86 +231,6 @@ PyObject* push_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
         bytes += grads[i].bytes();
     }
     return made(parts, given.n, bytes);
-}
-
-// ------------------------------------------------------------------------------------- keep
-
-// Of one table, what an image keeps before a push: see sparse_overlay.py.
-struct KeepPart {
-    TableArrays live, kept;
-    Buffer live_keys, states, scratch;
-    const uint64_t* keys;
-    int64_t n, first, last, stride_bytes;
-    char* memory;  // for all keys, their rows and their numbers
-
-    KeepPart() : memory(nullptr) {}
-    ~KeepPart() { free(memory); }
-
-    // Is it certain that all the rows have room?
-    bool open(const Given& given, Py_ssize_t i, const Buffer& all) {
-        int64_t begin;
-        if (!given.count(i, &n) || !as_count(given.item(i, 0), &begin) ||
-            !live.open(given.item(i, 1), given.item(i, 2), given.item(i, 4)) ||
-            !live_keys.open(given.item(i, 3), "row_keys", UINT64_LETTERS) ||
-            !states.open(given.item(i, 5), "states", "B", 1) ||
-            !as_count(given.item(i, 6), &first) || !as_count(given.item(i, 7), &last) ||
-            !kept.open(given.item(i, 8), given.item(i, 9), given.item(i, 12)) ||
-            !kept.open_row_keys(given.item(i, 10)) ||
-            !scratch.open(given.item(i, 11), "scratch", INT32_LETTERS, 1))
-            return false;
-        const int64_t* meta = kept.table.meta;
-        const int64_t room = meta[INDEXABLE] < meta[ROOM] ? meta[INDEXABLE] : meta[ROOM];
-        const int64_t stride = meta[STRIDE], created = live.table.meta[CREATED];
-        stride_bytes = stride * kept.slab.itemsize();
-        keys = all.as<uint64_t>() + begin;
-        if (begin + n > all.size() || last > states.size() || last > created ||
-            last > live_keys.size() || live.dtype != kept.dtype ||
-            stride != live.table.meta[STRIDE] || scratch.size() / 2 < n || meta[LOCATED] != 0 ||
-            meta[BASE] + n > STAMPS_END || meta[CREATED] + n > room)
-            return false;
-        memory = (char*)malloc((size_t)(n * (stride_bytes + 12) + 1));
-        return memory != nullptr;
-    }
-};
-
-void keep_part(void* context, int64_t number) {
-    KeepPart& part = ((KeepPart*)context)[number];
-    uint64_t* keys = (uint64_t*)part.memory;
-    char* rows = (char*)(keys + part.n);
-    uint32_t* numbers = (uint32_t*)(rows + part.n * part.stride_bytes);
-    const int64_t count = kernels->claim_rows(
-        part.live.table.entries, part.live.table.entries_n, part.keys, part.n, numbers,
-        part.states.as<uint8_t>(), part.first, part.last);
-    if (count == 0) return;
-    const char* slab = part.live.slab.as<char>();
-    kernels->gather(slab, part.last, numbers, count, rows, part.stride_bytes);
-    for (int64_t i = 0; i < count; i++) keys[i] = part.live_keys.as<uint64_t>()[numbers[i]];
-    int32_t* places = part.scratch.as<int32_t>();
-    kernels->load_rows(
-        part.kept.table, keys, count, rows, part.stride_bytes, part.stride_bytes, places,
-        places + part.scratch.size() / 2);
-}
-
-// keep_parts(keys, counts, parts) -> True, or None. Of each part: where its keys begin; entries,
-// slab, row keys and meta of the live rows; states, first, last; entries, slab, row keys, scratch
-// and meta of those that are kept.
-PyObject* keep_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
-    Buffer keys;
-    Given given;
-    if (!takes(nargs, 3, "keep_parts")) return nullptr;
-    if (!keys.open(args[0], "keys", UINT64_LETTERS) || !given.open(args[1], args[2], 13))
-        return leave_it();
-    KeepPart parts[PARTS_MAX];
-    int64_t bytes = 0;
-    for (Py_ssize_t i = 0; i < given.n; i++) {
-        if (!parts[i].open(given, i, keys)) return leave_it();
-        bytes += parts[i].n * LOOKED_AT_BYTES;
-    }
-    {
-        WithoutInterpreter released(bytes >= WORTH_RELEASING_BYTES);
-        run_tasks(keep_part, parts, given.n, bytes >= HEAVY_BYTES);
-    }
-    Py_RETURN_TRUE;
 }
 
 // ------------------------------------------------------------------------------------- pull
@@ -417,7 +418,6 @@ PyObject* run_of(PyObject*, PyObject* object) {
 PyMethodDef methods[] = {
     FAST(push_parts),
     FAST(push_each),
-    FAST(keep_parts),
     FAST(pull_parts),
     FAST(push_run),
     FAST(push_runs),

@@ -19,6 +19,8 @@ struct PullPart {
     int64_t row_bytes() const { return arrays.table.meta[DIM] * arrays.slab.itemsize(); }
 };
 
+struct Keeping;
+
 // Of one table, rows to be pushed to. `keys` and `grads` are given by whoever opens it.
 struct PushPart {
     TableArrays arrays;
@@ -27,6 +29,7 @@ struct PushPart {
     int64_t n;
     const char* grads;
     int full;  // what it lacks to go on; 0: it is done
+    Keeping* keeping = nullptr;  // what an image keeps of it before
 
     // Is it certain that `count` keys fit, but for what can grow while they are pushed? `table`: a
     // tuple (entries, slab, row keys, scratch, meta, hyper, work, most rows).

@@ -51,6 +51,7 @@ class Home:
     incarnation: int = 1  # of the cluster
     restores: bool = False  # shards of this incarnation begin with what a checkpoint holds
     to_load: set[int] = field(default_factory=set)  # shards that wait for it
+    retired: dict[int, Shard] = field(default_factory=dict)  # those of before, until they load
     lease: int = 0  # 0: we are no registered member of the cluster at the moment
     leases: Mapping[Member, int] = field(default_factory=dict)  # of the registered servers
     refused: set[Member] = field(default_factory=set)  # nobody listens where they did
@@ -89,7 +90,7 @@ class Home:
         """The cluster has another incarnation: nothing of what was under way counts any more."""
         self.incarnation = incarnation
         under_way = (self.to_load, self.primaries, self.sending, self.to_send, self.taking)
-        for held in (*under_way, self.calls):
+        for held in (*under_way, self.calls, self.retired):
             held.clear()
 
     @property

@@ -319,6 +319,19 @@ def forget_stamps(entries: Any) -> None:
         entries[2 * slot + 1] &= _LOW
 
 
+@kernel
+def survey_rows(entries: Any, first: Int, last: Int, stamp: Int, touched: Any) -> None:
+    """Set the flags of rows that have an entry from `first` to `last - 1` with `stamp` or a later
+    one, which is more than 0. Rows beyond the flags have none.
+    """
+    least = np.uint64(stamp) << _HALF
+    for i in range(first, last):
+        word = entries[2 * i + 1]
+        row = np.int64(word & _LOW) - 1
+        if word >= least and row < touched.size:
+            touched[row] = True
+
+
 @part
 def look(key: Any, entries: Any, mask: Int) -> Int:
     """The number of a key's row, or -1."""

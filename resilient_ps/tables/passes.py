@@ -28,5 +28,6 @@ rehash = _engine.rehash
 forget_stamps = _engine.forget_stamps
 row_numbers = _engine.row_numbers
 claim_rows = _engine.claim_rows
+survey_rows = _engine.survey_rows
 push_blocks = _engine.push_blocks
 fill_rows = _engine.fill_rows

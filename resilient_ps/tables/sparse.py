@@ -27,7 +27,6 @@ MAX_KEYS_PER_CALL = 1 << 30
 _FIRST_ROWS = 64
 _FIRST_SCRATCH_KEYS = 1024
 _MAX_STAMP = (1 << 32) - 1
-_LOW = np.uint64(0xFFFFFFFF)
 
 
 class Mark(NamedTuple):
@@ -150,13 +149,8 @@ class SparseShard:
         return self._index.entries, self._slab, self._meta, self._hyper
 
     @property
-    def kept_from(self) -> tuple[Any, ...]:
-        """What `keep_parts` takes of the table whose rows are to be kept."""
-        return self._index.entries, self._slab, self._row_keys, self._meta
-
-    @property
     def kept_in(self) -> tuple[Any, ...]:
-        """What `keep_parts` takes of the table in which they are kept."""
+        """What the native module's `push_parts` takes of a table in which rows are kept."""
         return self._index.entries, self._slab, self._row_keys, self._scratch, self._meta
 
     def make_ready(self, count: int) -> bool:
@@ -249,8 +243,24 @@ class SparseShard:
             self._index.double(times)
         self._meta[parameters.INDEXABLE] = self._index.indexable
 
+    def take_over(self, other: SparseShard, rows: int) -> None:
+        """Before `reserve`: the memory of a table that nobody uses any more, where it fits so many.
+
+        What is given back to the system and taken again costs more than all that is loaded into it.
+        """
+        if len(self) or (other._stride, other._dtype) != (self._stride, self._dtype):
+            return
+        room = int(other._meta[parameters.ROOM])
+        if rows <= room <= 2 * rows:
+            self._slab, self._row_keys = other._slab, other._row_keys
+            self._meta[parameters.ROOM] = room
+        if rows <= other._index.indexable <= 4 * rows:
+            self._index.entries = other._index.entries
+            self._index.entries[:] = 0
+            self._meta[parameters.INDEXABLE] = self._index.indexable
+
     def mark(self) -> Mark:
-        """A moment: `touched` tells which rows pushes and loads have touched since."""
+        """A moment: `survey` tells which rows pushes and loads have touched since."""
         return Mark(self._forgotten, int(self._meta[parameters.BASE]))
 
     def still_known(self, mark: Mark) -> bool:
@@ -259,20 +269,20 @@ class SparseShard:
 
     @property
     def entries(self) -> object:
-        """What `touched` looks at, in slices: if this is another object, begin again."""
+        """What `survey` looks at, in slices: if this is another object, begin again."""
         return self._index.entries
 
-    def touched(self, mark: Mark, first: int, last: int) -> NDArray[np.int64] | None:
-        """Numbers of rows touched since `mark`, as entries `first` to `last - 1` of the index say.
+    def survey(self, mark: Mark, first: int, last: int, touched: NDArray[np.bool_]) -> bool:
+        """Flag the rows touched since `mark`, as entries `first` to `last - 1` of the index say.
 
-        In no order; None behind the last entry. Pulls touch nothing.
+        `touched` has a flag for each of the first rows. False behind the last entry. Pulls touch
+        nothing.
         """
-        words = self._index.entries[2 * first + 1 : 2 * last : 2]
-        if words.size == 0:
-            return None
-        # the word of an entry that is empty is 0, and a mark at least 1
-        hits = words[words >= np.uint64(mark.base << 32)]
-        return (hits & _LOW).astype(np.int64) - 1
+        entries = self._index.entries
+        last = min(last, entries.size // 2)
+        if first < last:
+            passes.survey_rows(entries, first, last, mark.base, touched)
+        return first < last
 
     def keys(self) -> NDArray[np.uint64]:
         """All keys, ascending."""

@@ -45,7 +45,7 @@ class SparseOverlay:
         self._kept: SparseShard | None = None
         self._accounted = 0
         self._ready = -1  # for so many keys there is room, unless something is kept meanwhile
-        self._noted = 0  # rows in `kept` that are accounted for
+        self._arrays: tuple[Any, ...] | None = None  # see `keep_arrays`
         self._frozen = False
         self._end = 0  # rows that are in the image or OUT, once it is frozen
         self._at = 0  # rows before this one have been captured
@@ -81,28 +81,29 @@ class SparseOverlay:
     # -- the quick way: see `quick_requests`
 
     def may_keep(self, count: int) -> bool:
-        """May the rows of so many keys be kept by `native.keep_parts` now, before a late push?"""
+        """May the rows of so many keys be kept by `native.push_parts` now, before a late push?"""
         if not self._frozen or self._allowance.failed:
             return False
         if count > self._ready:
             try:
                 self._open_states()
                 self._ready = count if self._open_kept().make_ready(count) else -1
+                self._arrays = None
             except (BadInput, MemoryError, OSError):
                 return False
         return count <= self._ready
 
-    def keep_arrays(self, first: int) -> tuple[Any, ...]:
-        """What `native.keep_parts` takes, for keys that begin at `first`. After `may_keep`."""
-        states, kept = self._states, self._kept
-        assert states is not None
-        assert kept is not None
-        return (first, *self._live.kept_from, states, self._at, self._end, *kept.kept_in)
+    def keep_arrays(self) -> tuple[Any, ...]:
+        """What `native.push_parts` takes to keep rows. After `may_keep`."""
+        if self._arrays is None:
+            assert self._states is not None
+            assert self._kept is not None
+            self._arrays = (self._states, self._at, self._end, *self._kept.kept_in)
+        return self._arrays
 
     def note_kept(self) -> None:
         """Rows have been kept so, and pushed."""
-        is_new = self._kept is not None and len(self._kept) != self._noted
-        if is_new and not self._allowance.failed:
+        if not self._allowance.failed:
             self._account()
 
     def set_lr(self, lr: float, *, late: bool) -> None:
@@ -169,7 +170,7 @@ class SparseOverlay:
     def _account(self) -> None:
         nbytes = self.nbytes
         grown_by, self._accounted = nbytes - self._accounted, nbytes
-        self._ready, self._noted = -1, 0 if self._kept is None else len(self._kept)
+        self._ready, self._arrays = -1, None
         self._allowance.spend(grown_by)
 
     def close(self) -> None:
@@ -209,7 +210,7 @@ class SparseOverlay:
 
     def capture(self, bytes_max: int) -> tuple[NDArray[np.uint64], NDArray[Any]] | None:
         """The next rows: keys, and values and state (n, `columns`); None behind the last one."""
-        live = self._live
+        live, self._arrays = self._live, None
         most = max(1, bytes_max // (KEY_BYTES + live.columns * live.itemsize))
         if self._states is None:
             first, self._at = self._at, min(self._at + most, self._end)
@@ -222,12 +223,16 @@ class SparseOverlay:
     def _capture_apart(
         self, states: NDArray[np.uint8], most: int
     ) -> tuple[NDArray[np.uint64], NDArray[Any]]:
-        first, numbers = self._at, self._next(states, most)
-        if numbers.size == self._at - first:  # a run: it is copied in half the time
-            keys, rows = self._live.capture(first, self._at)
-        else:
+        first, last = self._at, min(self._at + most, self._end)
+        stand = states[first:last]
+        if (stand == OUT).any():
+            numbers = self._next(states, most)
             keys, rows = self._live.take(numbers)
-        apart = np.flatnonzero(states[numbers] == KEPT)
+            stand = states[numbers]
+        else:  # a run: it is copied in half the time
+            keys, rows = self._live.capture(first, last)
+            self._at = last
+        apart = np.flatnonzero(stand == KEPT)
         if apart.size and self._kept is not None:
             kept = self._kept.row_numbers(keys[apart]).astype(np.uint32)
             rows[apart] = self._kept.take(kept)[1]

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from resilient_ps.tables.sparse import Mark, SparseShard
 
-STEP_ENTRIES = 1 << 17  # about half a millisecond
+STEP_ENTRIES = 1 << 18  # about a millisecond
 
 
 class Survey:
@@ -34,13 +34,11 @@ class Survey:
             return True
         if self._entries is not self._shard.entries:
             self._entries, self._at = self._shard.entries, 0
-        found = self._shard.touched(self._mark, self._at, self._at + entries)
-        if found is None:
-            self._entries, self.done = None, True
-            return True
-        self.touched[found[found < self.touched.size]] = True
-        self._at += entries
-        return False
+        if self._shard.survey(self._mark, self._at, self._at + entries, self.touched):
+            self._at += entries
+            return False
+        self._entries, self.done = None, True
+        return True
 
     def finish(self) -> NDArray[np.bool_] | None:
         """All steps that are left."""

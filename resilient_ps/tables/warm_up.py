@@ -36,6 +36,7 @@ def server_kernels() -> tuple[Any, ...]:
         kernels.forget_stamps,
         kernels.row_numbers,
         kernels.claim_rows,
+        kernels.survey_rows,
         kernels.push_blocks,
         kernels.fill_rows,
     )
@@ -111,6 +112,7 @@ def _table_run(dtype: Dtype) -> Callable[[], None]:
         sparse.load(*sparse.capture(0, 1))
         sparse.row_numbers(keys)
         sparse.claim(keys, np.zeros(len(sparse), np.uint8), 0, len(sparse))
+        sparse.survey(sparse.mark(), 0, 1, np.zeros(len(sparse), np.bool_))
         passes.forget_stamps(np.zeros(2, np.uint64))
         spec = DenseSpec("warm-up", (1,), dtype)
         dense = DenseShard(spec, DenseLayout(spec, 1), 0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_pair import NAMES, Pair
 
-from resilient_ps import plain_push, quick_replication
+from resilient_ps import plain_push, quick_replication, replicas
 from resilient_ps.chaos.live.audit import install
 from resilient_ps.consistency import ASP, BSP, SSP, Consistency, JobSpec
 from resilient_ps.engine import native
@@ -332,25 +332,54 @@ class Noted:
         self.lines.append((what, shard, at.lsn))
 
 
+@pytest.mark.parametrize("in_use", [True, False])
 def test_an_audit_finds_each_push_at_its_own_shard_and_place(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, in_use: bool
 ) -> None:
-    noted = Noted()
+    noted, counted = Noted(), Counted()
     for owner, prefixes in (
         (ShardState, ("apply", "commit", "come_to")),
         (JobLedger, ("record_",)),
+        (replicas, ("take_entries", "commit_entries")),
+        (quick_replication, ("METHODS",)),
     ):
         for name in [name for name in vars(owner) if name.startswith(prefixes)]:
             monkeypatch.setattr(owner, name, vars(owner)[name])  # as it is, to be put back
+    monkeypatch.setattr(quick_replication, "_IN_USE", in_use)
+    monkeypatch.setattr(quick_replication, "native", counted)
     install(noted)  # type: ignore[arg-type]
     pair = writing()
     noted.lines.clear()
-    pair.says("s1", push(pair, "s1", 5, 1, ME, 1, 2, 1, 3))
-    pair.settle()
+    counted.calls.clear()
+    expected: list[tuple[str, int, int]] = []
+    for n in (2, 3):
+        pair.says("s1", push(pair, "s1", 3 + n, 1, ME, 1, n, n - 1, 3))
+        pair.settle()
+        expected += lines_of(pair, 1) if n == 3 else []  # the backup hears of the push before
+        expected += lines_of(pair, 0)
     pair.tick()
     pair.settle()
-    expected = [
-        ("push", number, pair.nodes["s1"].replicas[number].log.applied)
-        for number in pair.led_by("s1")
-    ]
-    assert noted.lines == [*expected, *expected], "once on the primary, once on the backup"
+    assert noted.lines == [*expected, *lines_of(pair, 0)], "once on the primary, once on the backup"
+    taken = [any(counted.calls.get(name, ())) for name in ("take_entries", "commit_entries")]
+    assert taken == [in_use, in_use]
+
+
+def lines_of(pair: Pair, before: int) -> list[tuple[str, int, int]]:
+    """What is to be noted of the last push but so many, by whichever of the two."""
+    held = pair.nodes["s1"].replicas
+    return [("push", number, held[number].log.applied - before) for number in pair.led_by("s1")]
+
+
+def test_who_replaces_what_is_left_out_sees_each_push(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    record = JobLedger.record_push
+
+    def recording(self: JobLedger, rank: int, push: PushId, digest: int) -> None:
+        seen.append(push.n)
+        record(self, rank, push, digest)
+
+    pair = writing()
+    monkeypatch.setattr(JobLedger, "record_push", recording)
+    pair.says("s1", push(pair, "s1", 5, 1, ME, 1, 2, 1, 3))
+    pair.settle()
+    assert seen == [2] * len(pair.led_by("s1"))

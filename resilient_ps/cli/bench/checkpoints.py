@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from resilient_ps.cli.bench.plain_store import PlainStore
 from resilient_ps.cli.output import opened_catalogue
 from resilient_ps.client.catalogue import Catalogue
 from resilient_ps.client.checkpoints import propose_cut, wait_for_cut
+from resilient_ps.client.data_shards import Changed
 from resilient_ps.client.launch import RunningCluster, local_cluster
 from resilient_ps.client.restoring import how_far, propose_rollback
 from resilient_ps.client.tables import SparseTable
@@ -48,7 +48,8 @@ FILL_KEYS = 100_000
 PUSH_KEYS = 2_000
 MODERATE_KEYS, MODERATE_PER_S = 500, 100
 CONCURRENCY = CheckpointSettings().upload_concurrency
-LOOK_S = 0.03  # looking more often takes CPU from what is measured
+LOOK_S = 0.5  # where no change is heard of
+LEAST_S = 0.01  # a restore that takes less is not measured
 MS = 1_000.0
 
 Say = Callable[[str], None]
@@ -96,6 +97,11 @@ class Trained(NamedTuple):
     def per_s(self) -> float:
         """Pushes per second."""
         return self.pushes / self.seconds
+
+    def and_then(self, more: Trained) -> Trained:
+        """Both, as one."""
+        pushes, seconds = self.pushes + more.pushes, self.seconds + more.seconds
+        return Trained(pushes, seconds, max(self.longest_s, more.longest_s))
 
 
 class Bench:
@@ -193,6 +199,7 @@ class Bench:
         """
         with (
             opened_catalogue(self._cluster.etcd, CLUSTER, DEADLINE_S) as catalogue,
+            self._any_change(catalogue) as changed,
             ThreadPoolExecutor(1) as pool,
         ):
             before = self._incarnation(catalogue)
@@ -200,14 +207,19 @@ class Bench:
             pool.submit(propose_rollback, catalogue, record.id, why="measured")
             begun_s = 0.0
             while time.perf_counter() - wished_s < DEADLINE_S:
+                changed.clear()
                 far, now_s = how_far(catalogue), time.perf_counter()
                 if far is not None and far.incarnation > before:
                     begun_s = begun_s or now_s
                     if far.done:
                         # Of a small state both are seen in one look.
-                        return begun_s - wished_s, max(now_s - begun_s, LOOK_S)
-                time.sleep(LOOK_S)
+                        return begun_s - wished_s, max(now_s - begun_s, LEAST_S)
+                changed.wait(LOOK_S)  # looking takes CPU from what is measured
         raise DeadlineExceeded("the restore that is measured does not end")
+
+    def _any_change(self, catalogue: Catalogue) -> Changed:
+        kv, keys = catalogue.kv, catalogue.keys
+        return Changed(kv, keys.prefix, kv.read(keys.config).revision)
 
     def _incarnation(self, catalogue: Catalogue) -> int:
         far = how_far(catalogue)
@@ -238,27 +250,52 @@ class Bench:
         return self._rng.zipf(1.2, count) % self.rows
 
     def beside_training(self, rounds: int) -> Iterator[Measured]:
-        """What a worker at full speed feels of a checkpoint, and of a plain upload."""
+        """What a worker at full speed feels of a checkpoint, and of a plain upload.
+
+        Half of the plain one comes before ours and half behind it: machines become faster and
+        slower meanwhile, by more than what is to be seen. Its sizes and rate are those of the last
+        checkpoint beside training; the first of these is not measured.
+        """
         kept = Measured("training kept during a checkpoint", "x", 0.9)
         stall = Measured("longest push that it adds", "ms", 100.0, least=False)
+        self._say("training beside a checkpoint")
+        sizes, rate, _ = self._checkpoint_beside_training()
         for turn in range(rounds):
             self._say(f"training beside checkpoints, round {turn + 1} of {rounds}")
-            self.touch_all()
             begun_s = time.perf_counter()
-            os.sync()
-            record, ours = self._while_training(self.checkpoint)
-            seconds = record[1]
-            sizes = self.sizes(record[0])
-            rate = sum(sizes) / seconds
-            os.sync()
-            _, control = self._while_training(partial(self._plain.put, sizes, rate))
+            half = len(sizes) // 2
+            before = self._plain_beside_training(sizes[:half], rate)
+            sizes, rate, ours = self._checkpoint_beside_training()
+            behind = self._plain_beside_training(sizes[half:], rate)
+            control = before.and_then(behind)
             kept.add_ratio(ours.per_s, control.per_s)
             stall.values.append(max(0.0, ours.longest_s - control.longest_s) * MS)
             stall.ours.append(ours.longest_s * MS)
             stall.plain.append(control.longest_s * MS)
-            self._say(f"{time.perf_counter() - begun_s:.0f} s")
+            parts = ", ".join(f"{each.per_s:,.0f}" for each in (before, ours, behind))
+            self._say(f"{time.perf_counter() - begun_s:.0f} s: {parts} pushes/s")
         yield kept
         yield stall
+
+    def _checkpoint_beside_training(self) -> tuple[list[int], float, Trained]:
+        """A full one: the sizes of its objects, their bytes per second, and what was trained."""
+        self.touch_all()
+        os.sync()
+        record, ours = self._while_training(self.checkpoint)
+        sizes = self.sizes(record[0])
+        return sizes, sum(sizes) / record[1], ours
+
+    def _plain_beside_training(self, sizes: list[int], rate: float) -> Trained:
+        """For as long as a checkpoint of these bytes takes, to the end of its last pause."""
+
+        def put() -> None:
+            end_s = time.perf_counter() + sum(sizes) / rate
+            self._plain.put(sizes, rate)
+            time.sleep(max(0.0, end_s - time.perf_counter()))
+
+        os.sync()
+        trained: Trained = self._while_training(put)[1]
+        return trained
 
     def memory(self) -> Measured:
         """What a server needs beside the state while it is saved, at a moderate rate of pushes."""

@@ -22,6 +22,7 @@ from resilient_ps.storage.names import index_name
 from resilient_ps.storage.shard_index import ShardIndex
 from resilient_ps.tables.optimisers import Adagrad, Sum
 from resilient_ps.tables.spec import DenseSpec, SparseSpec
+from resilient_ps.tables.survey import Survey
 
 EVERY = np.arange(3000, dtype=np.uint64)
 SPARSE_ONLY = (SPARSE,)
@@ -321,6 +322,27 @@ def test_one_step_captures_one_piece(small_pieces: int, monkeypatch: pytest.Monk
     world.checkpoint(1)
     assert len(captured) > 20
     assert min(np.diff(captured)) >= imaging.STEP_NS
+
+
+def test_what_was_touched_is_found_out_at_once_while_nobody_pushes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Survey.step, "__defaults__", (64,))
+    world = trained()
+    first, _ = world.checkpoint(1)
+    world.push(0, some(1, 10))
+    world.push(1, some(2, 10))
+    looked: list[tuple[int, int]] = []
+    begin = image_writing.ImageWriting.begin
+
+    def noted(writing: Any, base: Any) -> bool:
+        looked.append((writing.place.shard, world.now_ns))
+        return begin(writing, base)
+
+    monkeypatch.setattr(image_writing.ImageWriting, "begin", noted)
+    world.checkpoint(2, base=str(first))
+    assert len(looked) > 20
+    assert len(set(looked)) == 2
 
 
 @pytest.mark.usefixtures("small_pieces")

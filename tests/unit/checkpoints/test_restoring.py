@@ -23,7 +23,8 @@ from resilient_ps.coordinator.records import (
 from resilient_ps.guards import ALL_GUARDS
 from resilient_ps.ids import READER, Epoch
 from resilient_ps.messages import Kind, Part, Status
-from resilient_ps.storage.blobs import PutBlob
+from resilient_ps.node import Node
+from resilient_ps.storage.blobs import BlobCall, PutBlob
 from resilient_ps.storage.names import marker_name
 
 OLD = {key: key for key in range(1, 41)}
@@ -376,6 +377,50 @@ def test_tables_of_before_a_rollback_are_freed_before_those_after_it_are_loaded(
         assert [held() for held in before] == [None] * 4
     finally:
         gc.enable()
+
+
+def slabs(node: Node) -> list[Any]:
+    return [shard.tables[1]._held._slab for shard in node.served()]  # type: ignore[union-attr]
+
+
+def test_what_is_loaded_by_a_rollback_stands_in_the_memory_of_before() -> None:
+    rows = {key: 3 * key for key in range(1, 201)}
+    world = World()
+    world.start()
+    checkpoint(world, 5, rows, clock=10)
+    world.kill()
+    world.lose_etcd()
+    node = world.start()
+    world.wait(1)
+    before = slabs(node)
+    world.propose(checkpoint="latest")
+    world.wait(1)
+    assert world.config().incarnation == 3
+    assert all(one is other for one, other in zip(before, slabs(node), strict=True))
+    assert world.rows(count=200) == rows
+
+
+def test_memory_of_before_a_rollback_does_not_wait_for_a_store_that_is_away() -> None:
+    world = lived()
+    node = world.start()
+    world.wait(1)
+    before = [weakref.ref(shard.tables[1]) for shard in node.served()]
+    there = world._do
+
+    def away_then(call: BlobCall) -> Any:
+        world.store_away = world.config().incarnation == 3
+        return there(call)
+
+    world._do = away_then  # type: ignore[method-assign]
+    world.propose(checkpoint="latest")
+    world.wait(1)
+    assert None not in [held() for held in before]
+    world.wait(10)
+    gc.collect()
+    assert [held() for held in before] == [None] * 4
+    world._do, world.store_away = there, False  # type: ignore[method-assign]
+    world.wait(20)
+    assert world.rows() == NEW
 
 
 def test_what_an_operator_has_gone_back_behind_does_not_come_back_by_itself() -> None:

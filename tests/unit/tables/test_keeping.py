@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resilient_ps.engine import native
+from resilient_ps.quick_requests import KEPT
 from resilient_ps.tables.allowance import Allowance
 from resilient_ps.tables.optimisers import SGD, Adagrad, Sum
+from resilient_ps.tables.parameters import INDEX_FULL, ROOM_FULL
 from resilient_ps.tables.sparse import SparseShard
 from resilient_ps.tables.sparse_overlay import SparseOverlay
 from resilient_ps.tables.spec import SparseSpec
@@ -40,16 +42,29 @@ def values(spec: SparseSpec, count: int) -> Any:
     return (np.arange(count * spec.dim) % 11 + 1).astype(spec.dtype).reshape(count, spec.dim)
 
 
-def keep(overlays: list[SparseOverlay], pushed: list[Any]) -> bool:
-    if not all(o.may_keep(len(keys)) for o, keys in zip(overlays, pushed, strict=True)):
-        return False
-    ends = np.cumsum([len(keys) for keys in pushed]).tolist()
-    parts = [
-        overlay.keep_arrays(end - len(keys))
-        for overlay, keys, end in zip(overlays, pushed, ends, strict=True)
-    ]
-    counts = [len(keys) for keys in pushed]
-    return bool(native.keep_parts(np.concatenate(pushed), counts, parts))
+Pair = tuple[SparseShard, SparseOverlay]
+
+
+def push(pairs: list[Pair], pushed: list[Any]) -> Any:
+    """All at once; what `push_parts` gives. What it lacks is made up for."""
+    specs = [live.spec for live, _ in pairs]
+    assert len({spec.dtype for spec in specs}) == 1
+    if not all(o.may_keep(len(keys)) for (_, o), keys in zip(pairs, pushed, strict=True)):
+        return None
+    grads = [values(spec, len(keys)) for spec, keys in zip(specs, pushed, strict=True)]
+    lacks = native.push_parts(
+        np.concatenate(pushed),
+        np.concatenate([each.reshape(-1) for each in grads]),
+        [len(keys) for keys in pushed],
+        [live.push_arrays for live, _ in pairs],
+        [overlay.keep_arrays() for _, overlay in pairs],
+    )
+    for (live, overlay), keys, given_grads, lack in zip(pairs, pushed, grads, lacks, strict=True):
+        if lack & KEPT:
+            overlay.note_kept()
+        if lack & ~KEPT:
+            live.go_on(lack & ~KEPT, keys, given_grads)
+    return lacks
 
 
 def rest(overlay: SparseOverlay) -> list[tuple[bytes, bytes]]:
@@ -59,21 +74,22 @@ def rest(overlay: SparseOverlay) -> list[tuple[bytes, bytes]]:
     return found
 
 
-batches = st.lists(st.lists(st.integers(0, ROWS + 50), max_size=120), min_size=3, max_size=3)
+batches = st.lists(st.lists(st.integers(0, ROWS + 3_000), max_size=120), min_size=2, max_size=2)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(batches, st.booleans()), max_size=8))
-def test_what_is_kept_at_once_is_what_is_kept_one_by_one(turns: list[Any]) -> None:
-    one_by_one, at_once = [frozen(s) for s in SPECS], [frozen(s) for s in SPECS]
+@pytest.mark.parametrize("specs", [SPECS[:2], SPECS[2:] * 2])
+@settings(max_examples=40, deadline=None)
+@given(turns=st.lists(st.tuples(batches, st.booleans()), max_size=8))
+def test_what_is_kept_at_once_is_what_is_kept_one_by_one(
+    specs: tuple[SparseSpec, ...], turns: list[Any]
+) -> None:
+    one_by_one, at_once = [frozen(s) for s in specs], [frozen(s) for s in specs]
     captured: list[list[Any]] = [[], []]
     for batch, capture in turns:
         pushed = [np.array(keys, np.uint64) for keys in batch]
-        assert keep([overlay for _, overlay in at_once], pushed)
+        assert push(at_once, pushed) is not None
         for i, keys in enumerate(pushed):
-            one_by_one[i][1].push(keys, values(SPECS[i], len(keys)), late=True)
-            at_once[i][0].push(keys, values(SPECS[i], len(keys)))
-            at_once[i][1].note_kept()
+            one_by_one[i][1].push(keys, values(specs[i], len(keys)), late=True)
         if capture:
             for found, sides in zip(captured, (one_by_one, at_once), strict=True):
                 pieces = [overlay.capture(3_000) for _, overlay in sides]
@@ -85,12 +101,28 @@ def test_what_is_kept_at_once_is_what_is_kept_one_by_one(turns: list[Any]) -> No
 
 
 def test_it_keeps_what_stood_there_before() -> None:
-    live, overlay = frozen(SPECS[0])
     before = rest(frozen(SPECS[0])[1])
-    keys = np.arange(ROWS, dtype=np.uint64)
-    assert keep([overlay], [keys])
-    live.push(keys, values(SPECS[0], ROWS))
-    assert rest(overlay) == before
+    pair = frozen(SPECS[0])
+    keys = np.arange(ROWS // 2, dtype=np.uint64)
+    assert push([pair], [keys]) == (KEPT,)
+    assert push([pair], [keys]) == (0,)  # once is enough
+    assert rest(pair[1]) == before
+
+
+def test_what_lacks_room_for_new_rows_has_kept_the_old_ones_before_it_goes_on() -> None:
+    before = rest(frozen(SPECS[0])[1])
+    pair, (alone, _) = frozen(SPECS[0]), frozen(SPECS[0])
+    lacked = set()
+    for turn in range(8):
+        new = np.arange(200, dtype=np.uint64) + ROWS + 200 * turn
+        keys = np.concatenate([new, np.arange(20, dtype=np.uint64) + 20 * turn])
+        (lack,) = push([pair], [keys])
+        assert lack & KEPT
+        lacked.add(lack & ~KEPT)
+        alone.push(keys, values(SPECS[0], len(keys)))
+    assert lacked == {0, INDEX_FULL, ROOM_FULL}
+    assert rest(pair[1]) == before
+    assert pair[0].digest() == alone.digest()
 
 
 def test_nothing_is_kept_at_once_before_all_early_pushes_are_made() -> None:
@@ -106,12 +138,18 @@ def test_where_there_is_no_room_nothing_is_kept_at_once() -> None:
 
 
 def test_parts_that_do_not_fit_are_left_alone() -> None:
-    _, overlay = frozen(SPECS[0])
+    live, overlay = frozen(SPECS[0])
     assert overlay.may_keep(2)
-    keys = np.arange(2, dtype=np.uint64)
-    arrays = overlay.keep_arrays(0)
-    assert native.keep_parts(keys, [3], [arrays]) is None
-    assert native.keep_parts(keys, [2], [overlay.keep_arrays(1)]) is None
-    assert native.keep_parts(keys, [2], [arrays[:-1]]) is None
-    assert native.keep_parts(keys, [2], [(*arrays[:7], ROWS + 1, *arrays[8:])]) is None
-    assert not arrays[5].any()
+    keys, before = np.arange(2, dtype=np.uint64), live.digest()
+    kept = overlay.keep_arrays()
+    for given_kept in (
+        [kept, kept],
+        [kept[:-1]],
+        [(*kept[:2], ROWS + 1, *kept[3:])],
+        [(*kept[:6], kept[6][:2], kept[7])],
+        [list(kept)],
+    ):
+        grads = values(SPECS[0], 2).reshape(-1)
+        assert native.push_parts(keys, grads, [2], [live.push_arrays], given_kept) is None
+    assert not kept[0].any()
+    assert live.digest() == before

@@ -41,6 +41,7 @@ NAMES = (
     "forget_stamps",
     "row_numbers",
     "claim_rows",
+    "survey_rows",
     "push_blocks",
     "fill_rows",
 )
@@ -112,6 +113,12 @@ def sparse_run(spec: SparseSpec, seed: int) -> list[Any]:
     numbers = shard.row_numbers(rng.integers(0, 3000, 999).astype(np.uint64))
     states = np.zeros(len(shard), np.uint8)
     pulled += [numbers, shard.claim(keys, states, 3, len(shard)), states]
+    mark, touched = shard.mark(), np.zeros((3, len(shard) - 5), np.bool_)
+    assert not shard.survey(mark, shard._index.entries.size // 2, 1 << 40, touched[0])
+    shard.push(keys[::7], gradients(rng, (keys[::7].size, spec.dim), spec.dtype))
+    for flags, first, last in zip(touched, (0, 0, 100), (1 << 40, 300, 2000), strict=True):
+        assert shard.survey(mark, first, last, flags)
+    pulled.append(touched)
     used = shard._slab[: len(shard) * shard._stride]
     return [
         *pulled,
@@ -258,6 +265,23 @@ def test_the_tests_of_tables_and_frames_pass_on_the_other_engine() -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
+
+
+def test_a_survey_that_does_not_fit_is_refused() -> None:
+    entries, touched = np.zeros(512, np.uint64), np.zeros(9, np.bool_)
+    native.survey_rows(entries, 3, 256, 1, touched)
+    for wrong in (
+        (entries, 3, 257, 1, touched),
+        (entries, 4, 3, 1, touched),
+        (entries, -1, 3, 1, touched),
+        (entries, 3, 256, 0, touched),
+        (entries, 3, 256, 1, touched.view(np.uint8)),
+        (entries[::2], 3, 9, 1, touched),
+        (entries.view(np.int64), 3, 9, 1, touched),
+        (entries, 3, 9, touched),
+    ):
+        with pytest.raises((TypeError, ValueError, BufferError)):
+            native.survey_rows(*wrong)
 
 
 def good_push() -> list[Any]:

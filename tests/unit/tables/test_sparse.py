@@ -383,6 +383,43 @@ def test_a_loaded_row_takes_the_place_of_one_that_is_there() -> None:
     assert target.keys().tolist() == [1, 2, 3, 4]
 
 
+def adam_table(seed: int, keys: Any) -> SparseShard:
+    shard = SparseShard(SparseSpec("t", 3, "float32", Adam(0.1), Normal(0.5)))
+    shard.push(keys, np.random.default_rng(seed).standard_normal((keys.size, 3)).astype(np.float32))
+    return shard
+
+
+def test_a_table_in_the_memory_of_another_has_nothing_of_it() -> None:
+    before = adam_table(1, np.arange(20_000, dtype=np.uint64))
+    source = adam_table(2, np.arange(15_000, 33_000, dtype=np.uint64))
+    fresh, reused = SparseShard(source.spec), SparseShard(source.spec)
+    reused.take_over(before, len(source))
+    assert reused._slab is before._slab
+    assert reused._index.entries is before._index.entries
+    for shard in (fresh, reused):
+        shard.reserve(len(source))
+        for first in range(0, len(source), 6000):
+            shard.load(*source.capture(first, first + 6000))
+    assert fresh.digest() == reused.digest() == source.digest()
+    assert reused.row_numbers(np.arange(15_000, dtype=np.uint64)).tolist() == [-1] * 15_000
+    more = np.arange(10_000, 60_000, dtype=np.uint64)
+    for shard in (fresh, reused):
+        shard.push(more, np.full((more.size, 3), 0.25, np.float32))
+    assert fresh.digest() == reused.digest()
+
+
+@pytest.mark.parametrize(("dim", "rows"), [(4, 18_000), (3, 1000), (3, 90_000)])
+def test_memory_that_does_not_fit_is_left_alone(dim: int, rows: int) -> None:
+    before = adam_table(1, np.arange(20_000, dtype=np.uint64))
+    digest = before.digest()
+    shard = SparseShard(SparseSpec("t", dim, "float32", Adam(0.1)))
+    shard.take_over(before, rows)
+    shard.reserve(rows)
+    assert not np.shares_memory(shard._slab, before._slab)
+    assert shard._index.entries is not before._index.entries
+    assert before.digest() == digest
+
+
 def test_rows_are_captured_in_the_order_of_their_creation() -> None:
     shard = sums()
     for key in (9, FIRST, LAST, 4):
