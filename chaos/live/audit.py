@@ -11,22 +11,34 @@ so that a killed server has lost none (but for what a full disk had no room for 
 ["lost", count]: so many lines were never written.
 
 The product knows nothing of this, and a server without it has no line of code more: `install` puts
-it around those methods by which shards change.
+it around those methods by which shards change, and around the two functions by which plain pushes
+are applied without them (`quick_replication`).
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from resilient_ps import quick_replication, replicas
 from resilient_ps.ids import Epoch, Position, PushId, WorkerId
 from resilient_ps.ledger import JobLedger
-from resilient_ps.messages import Entry, Kind, PartAnswer
+from resilient_ps.messages import (
+    Append,
+    Appended,
+    AppendedPart,
+    AppendPart,
+    Entry,
+    Kind,
+    PartAnswer,
+)
+from resilient_ps.replication.replica import Replica
 from resilient_ps.shard_answers import Change
 from resilient_ps.shard_state import ShardState
 
@@ -97,6 +109,7 @@ def install(file: AuditFile) -> None:
         _watch_pushes(file, here, method, what)
     _watch_ranks(file, here)
     _watch_members(file, here)
+    _watch_plain_pushes(file)
 
 
 def _watch_entries(file: AuditFile, here: _Here) -> None:
@@ -176,6 +189,37 @@ def _watch_members(file: AuditFile, here: _Here) -> None:
         file.note("leave", here.shard, here.at, self.spec.job, rank, 0, 0, 0)
 
     _replace(JobLedger, audited_join, audited_leave)
+
+
+def _watch_plain_pushes(file: AuditFile) -> None:
+    """Of each shard that a message names, the first entry that waits may be applied: no other."""
+    for name in ("take_entries", "commit_entries"):
+        setattr(replicas, name, _audited(file, getattr(replicas, name)))
+    quick_replication.METHODS = quick_replication.methods()
+
+
+def _audited(file: AuditFile, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def audited(message: Append | Appended, by_number: Mapping[int, Replica], *more: Any) -> Any:
+        waiting = [(by_number[p.shard], p) for p in message.parts if p.shard in by_number]
+        firsts = [(replica, _first_entry(replica, part)) for replica, part in waiting]
+        done = original(message, by_number, *more)
+        if done is None:
+            return None  # nothing has happened
+        for replica, entry in firsts:
+            if entry is not None and replica.log.applied >= entry.at.lsn:
+                command = entry.command
+                whose = *command.worker, command.clock, command.n
+                file.note("push", replica.number, entry.at, *whose)
+        return done
+
+    return audited
+
+
+def _first_entry(replica: Replica, part: AppendPart | AppendedPart) -> Entry | None:
+    """The next one to be applied, if it is here, or comes with this part."""
+    comes = part.entries if isinstance(part, AppendPart) else ()
+    return next(itertools.chain(replica.log.pending(), comes), None)
 
 
 def _replace(owner: type, *methods: Callable[..., Any]) -> None:
