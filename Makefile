@@ -43,7 +43,7 @@ lint: $(STAMP) ## ruff, ruff format, import-linter, mypy
 DEFAULT := -m 'not soak and not lint'
 test: $(STAMP) etcd ## lint, then all tests but the soak tests
 	@$(BIN)/pytest $(PYTEST_ARGS) -n0 --collect-only >/dev/null 2>&1 & finding=$$!; \
-	  $(MAKE) lint || { kill $$finding; exit 1; }; wait $$finding || true
+	  $(MAKE) lint || { kill $$finding 2>/dev/null; exit 1; }; wait $$finding || true
 	$(BIN)/pytest $(DEFAULT) $(PYTEST_ARGS) || { [ $$? = 1 ] && \
 	  echo 'FAILED AMONG OTHERS; once more, alone:' && \
 	  $(BIN)/pytest $(DEFAULT) $(PYTEST_ARGS) -n0 --maxfail 1 --lf --lfnf none; }
