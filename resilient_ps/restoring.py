@@ -101,6 +101,8 @@ class RestoredShard:
 
     def finish(self) -> Shard:
         """The shard, before its first entry."""
+        for part in self._shard.tables.values():
+            part.settle()
         for job in self._shard.jobs.values():
             if job.ledger.together:  # nothing is held back: so all that is complete is applied
                 job.barrier.applied = job.ledger.slowest()

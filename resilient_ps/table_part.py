@@ -279,6 +279,11 @@ class TablePart:
                 self._held.take_over(before._held, rows)
             self._held.reserve(rows)
 
+    def settle(self) -> None:
+        """After the last `put_rows`: nothing of a table of before is left."""
+        if isinstance(self._held, SparseShard):
+            self._held.settle()
+
     def put_rows(self, keys: Keys, content: Values) -> None:
         """Make the rows of these keys (no repeats) what `content` says of values and state.
 

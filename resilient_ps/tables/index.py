@@ -39,6 +39,9 @@ class Index:
 
     def forget_rows_from(self, row: int) -> None:
         """Drop the keys of the rows `row` and above."""
+        if row == 0:
+            self.entries[:] = 0
+            return
         kept = aligned_zeros(self.entries.size, np.uint64)
         passes.rehash(self.entries, kept, row)
         self.entries = kept

@@ -63,6 +63,7 @@ class SparseShard:
         self._meta[parameters.BASE] = 1
         self._meta[parameters.INDEXABLE] = self._index.indexable
         self._forgotten = 0  # how often stamps began anew
+        self._before = 0  # rows of a table of before that the index still has: see `take_over`
         self._make_room(_FIRST_ROWS)
 
     def __len__(self) -> int:
@@ -181,6 +182,8 @@ class SparseShard:
             flat: NDArray[Any] = rows.reshape(-1).view(np.uint8)
         else:
             flat = check_array(self.spec, "rows", rows, self._dtype, shape).reshape(-1)
+        if self._before and self._load_as_before(keys, flat):
+            return
         self._prepare(keys.size)
         self._finish(
             lambda: passes.load_rows(
@@ -194,6 +197,26 @@ class SparseShard:
                 self._meta,
             )
         )
+
+    def _load_as_before(self, keys: NDArray[np.uint64], flat: NDArray[Any]) -> bool:
+        """Are these the rows that stood here before, in their order? Then the index has them."""
+        first, last = len(self), len(self) + keys.size
+        if not keys.size:
+            return True
+        if last > self._before or not np.array_equal(keys, self._row_keys[first:last]):
+            self.settle()
+            return False
+        source = flat.reshape(keys.size, -1)
+        slab = self._slab[first * self._stride : last * self._stride]
+        slab.view(flat.dtype).reshape(keys.size, -1)[:, : source.shape[1]] = source
+        self._meta[parameters.ROWS] = self._meta[parameters.CREATED] = last
+        return True
+
+    def settle(self) -> None:
+        """After the last `load`: what the table of before had, and this one has not, is gone."""
+        if len(self) < self._before:
+            self._index.forget_rows_from(len(self))
+        self._before = 0
 
     def capture(self, first: int, last: int) -> tuple[NDArray[np.uint64], NDArray[Any]]:
         """Copies of the rows `first` to `last - 1` in the order of their creation, for `load`.
@@ -247,17 +270,28 @@ class SparseShard:
         """Before `reserve`: the memory of a table that nobody uses any more, where it fits so many.
 
         What is given back to the system and taken again costs more than all that is loaded into it.
+        Its index is of use as long as `load` brings its rows in their order; call `settle` then.
         """
-        if len(self) or (other._stride, other._dtype) != (self._stride, self._dtype):
+        if len(self) or other._kind != self._kind:
             return
         room = int(other._meta[parameters.ROOM])
-        if rows <= room <= 2 * rows:
+        takes_rows = rows <= room <= 2 * rows
+        if takes_rows:
             self._slab, self._row_keys = other._slab, other._row_keys
             self._meta[parameters.ROOM] = room
         if rows <= other._index.indexable <= 4 * rows:
             self._index.entries = other._index.entries
-            self._index.entries[:] = 0
             self._meta[parameters.INDEXABLE] = self._index.indexable
+            self._meta[parameters.BASE] = other._meta[parameters.BASE]  # above its stamps
+            if takes_rows:
+                self._before = len(other)
+            else:
+                self._index.forget_rows_from(0)
+
+    @property
+    def _kind(self) -> tuple[int, int, np.dtype[Any]]:
+        """What two tables have in common, one of which may use the other's memory."""
+        return self.max_rows, self._stride, self._dtype
 
     def mark(self) -> Mark:
         """A moment: `survey` tells which rows pushes and loads have touched since."""

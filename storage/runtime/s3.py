@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import boto3.session
 import botocore.session
 from botocore.config import Config
-from botocore.exceptions import ClientError, IncompleteReadError
+from botocore.exceptions import ClientError
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -65,15 +65,16 @@ from resilient_ps.storage.requests import (
     sha256_of,
     size_of,
 )
+from resilient_ps.storage.runtime.body import receive
 from resilient_ps.storage.runtime.metrics import StoreMetrics
 from resilient_ps.storage.runtime.multipart import Upload, abort_old_uploads
 from resilient_ps.storage.runtime.options import StoreOptions
 from resilient_ps.storage.runtime.pieces import PieceReader, cut, views_of
+from resilient_ps.storage.runtime.plain_gets import PlainGets
 from resilient_ps.storage.runtime.s3_errors import code_of, translation
 
 DEFAULT_REGION = "us-east-1"
 RENEW_EVERY_S = 10.0
-READ_BYTES = 1 << 20
 EMPTY_PAGES_MAX = 1_000
 
 T = TypeVar("T")
@@ -101,7 +102,7 @@ class S3Blobs:
         self._lock = threading.Lock()
         self._renewed_s = time.monotonic() - RENEW_EVERY_S
         self._is_refused = False  # the credentials
-        self._client = self._connect()
+        self._client, self._plain = self._connect()
 
     def do(self, request: BlobRequest) -> BlobResult:
         """As `Blobs.do`."""
@@ -126,10 +127,11 @@ class S3Blobs:
         """No further attempt begins; calls under way fail soon."""
         self._closed.set()
         self._client.close()
+        self._plain.close()
 
     # ------------------------------------------------------------------------------- the client
 
-    def _connect(self) -> Any:
+    def _connect(self) -> tuple[Any, PlainGets]:
         options = self._options
         if options.ca_bundle and not os.path.isfile(options.ca_bundle):
             raise BadInput(f"store option ca_bundle: there is no file {options.ca_bundle!r}")
@@ -151,13 +153,14 @@ class S3Blobs:
             core = botocore.session.get_session()
             core.register_component("data_loader", _descriptions())
             session = boto3.session.Session(botocore_session=core)
-            return session.client(
+            client = session.client(
                 "s3",
                 endpoint_url=options.endpoint or None,
                 region_name=options.region or session.region_name or DEFAULT_REGION,
                 verify=(options.ca_bundle or None) if options.verify_tls else False,
                 config=config,
             )
+            return client, PlainGets(self._bucket, options, client, core.get_credentials())
         except Exception as error:
             raise translation(error, f"opening s3://{self._bucket}") from error
 
@@ -167,7 +170,7 @@ class S3Blobs:
             now_s = time.monotonic()
             if self._is_refused and now_s - self._renewed_s >= RENEW_EVERY_S:
                 self._is_refused, self._renewed_s = False, now_s
-                self._client = self._connect()  # calls under way keep the old one
+                self._client, self._plain = self._connect()  # calls under way keep the old ones
 
     def _what(self, doing: str, name: str) -> str:
         place = self._options.endpoint or "Amazon S3"
@@ -282,8 +285,13 @@ class S3Blobs:
         if request.first or request.length >= 0:
             last = "" if request.length < 0 else request.first + request.length - 1
             ranged = {"Range": f"bytes={request.first}-{last}"}
+        answer = None
+        if request.length >= LARGE_BYTES and self._plain.possible:
+            answer = self._plain.ask(request.name, ranged)
         try:
-            answer = self._client.get_object(Bucket=self._bucket, Key=request.name, **ranged)
+            answer = answer or self._client.get_object(
+                Bucket=self._bucket, Key=request.name, **ranged
+            )
         except ClientError as error:
             if code_of(error) not in ("InvalidRange", "416"):
                 raise
@@ -293,7 +301,7 @@ class S3Blobs:
             size = _size_in(answer, nbytes, request)
             check_size(request, nbytes)
             memory = _memory(nbytes, request.into)
-            _read(body, memory, self._attempt_deadline_s(nbytes))
+            receive(body, memory, self._attempt_deadline_s(nbytes))
         data = memory if nbytes >= LARGE_BYTES else bytes(memory)
         return BlobGot(data, answer["ETag"].strip('"'), size)
 
@@ -381,23 +389,6 @@ def _memory(nbytes: int, into: memoryview | None) -> memoryview:
     if nbytes < LARGE_BYTES:
         return memoryview(bytearray(nbytes))
     return receiving(nbytes) if into is None or len(into) < nbytes else into[:nbytes]
-
-
-def _read(body: Any, memory: memoryview, deadline_s: float) -> None:
-    """The whole answer. `body` is urllib3's, whose own `readinto` copies each byte once more than
-    that of the answer inside does: as long as that can be seen, it is read from."""
-    source = getattr(body, "_fp", body)
-    left = memory
-    while left:
-        count = source.readinto(left[:READ_BYTES])
-        if not count:
-            raise IncompleteReadError(
-                actual_bytes=len(memory) - len(left), expected_bytes=len(memory)
-            )
-        left = left[count:]
-        if time.monotonic() > deadline_s:
-            raise StoreUnavailable(f"the store takes too long to send {len(memory)} bytes")
-    body.read()  # nothing is left: so its connection is used again
 
 
 def _info(entry: dict[str, Any]) -> BlobInfo:

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from resilient_ps.storage.blobs import BlobGot, GetBlob, StoreUnavailable
+from resilient_ps.storage.runtime.body import PIECE_BYTES
 from resilient_ps.storage.runtime.options import StoreOptions
-from resilient_ps.storage.runtime.s3 import READ_BYTES, S3Blobs
+from resilient_ps.storage.runtime.s3 import S3Blobs
 
-CONTENT = bytes(range(256)) * (READ_BYTES // 100)  # no whole number of reads
+CONTENT = bytes(range(256)) * (PIECE_BYTES // 25)  # no whole number of reads
 
 
 class Store(ThreadingHTTPServer):
-    """Sends one object, whatever is asked for; `broken` answers, at first, only by half."""
+    """Sends one object, whatever is asked for; `broken` answers, at first, only by half.
+
+    `busy` requests, at first, are refused; `parting`: each connection is for one answer.
+    """
 
     daemon_threads = True
 
     def __init__(self, broken: int) -> None:
         super().__init__(("127.0.0.1", 0), Answering)
         self.broken = broken
+        self.busy = 0
+        self.parting = False
         self.connections = 0
+        self.requests = 0
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -36,16 +44,31 @@ class Answering(BaseHTTPRequestHandler):
         self.server.connections += 1
 
     def do_GET(self) -> None:
-        self.send_response(200)
+        self.server.requests += 1
+        if self.server.busy > 0:
+            self.server.busy -= 1
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        content, asked = CONTENT, self.headers.get("Range")
+        if asked is None:
+            self.send_response(200)
+        else:
+            first, last = map(int, asked.removeprefix("bytes=").split("-"))
+            content = CONTENT[first : last + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(CONTENT)}")
         self.send_header("ETag", '"1"')
-        self.send_header("Content-Length", str(len(CONTENT)))
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.server.broken > 0:
             self.server.broken -= 1
-            self.wfile.write(CONTENT[: len(CONTENT) // 2])
+            self.wfile.write(content[: len(content) // 2])
             self.close_connection = True
         else:
-            self.wfile.write(CONTENT)
+            self.wfile.write(content)
+        self.close_connection = self.close_connection or self.server.parting
 
     def log_message(self, format: str, *args: Any) -> None:
         return
@@ -98,3 +121,69 @@ def test_answers_that_were_read_to_their_ends_share_a_connection(
 ) -> None:
     assert [content_of(blobs) for _ in range(3)] == [CONTENT] * 3
     assert store.connections == 1
+
+
+RANGE = GetBlob("object", 1000, len(CONTENT) - 2000, len(CONTENT))
+
+
+def range_of(blobs: S3Blobs) -> bytes:
+    got = blobs.do(RANGE)
+    assert isinstance(got, BlobGot)
+    assert (got.etag, got.size) == ("1", len(CONTENT))
+    return bytes(got.data)
+
+
+def test_a_large_range_is_asked_for_over_a_plain_connection(store: Store, blobs: S3Blobs) -> None:
+    content_of(blobs)
+    assert store.connections == 1
+    assert [range_of(blobs) for _ in range(3)] == [CONTENT[1000:-1000]] * 3
+    assert store.connections == 2
+
+
+def test_a_range_is_received_where_it_is_wanted(blobs: S3Blobs) -> None:
+    memory = memoryview(bytearray(2 * len(CONTENT)))
+    got = blobs.do(replace(RANGE, into=memory))
+    assert isinstance(got, BlobGot)
+    assert memory[: len(got.data)] == CONTENT[1000:-1000]
+
+
+def test_a_plain_connection_that_the_store_has_closed_is_not_used(
+    store: Store, blobs: S3Blobs
+) -> None:
+    store.parting = True
+    assert [range_of(blobs) for _ in range(3)] == [CONTENT[1000:-1000]] * 3
+    assert (store.connections, store.requests) == (3, 3)
+
+
+@pytest.mark.parametrize("broken", [1])
+def test_a_range_that_ends_too_early_is_asked_for_again(store: Store, blobs: S3Blobs) -> None:
+    assert range_of(blobs) == CONTENT[1000:-1000]
+    assert (store.connections, store.requests) == (2, 2)
+
+
+@pytest.mark.parametrize("broken", [2])
+def test_where_every_range_ends_too_early_the_store_is_unavailable(blobs: S3Blobs) -> None:
+    with pytest.raises(StoreUnavailable, match=r"get of s3://bucket/object .* expected"):
+        range_of(blobs)
+
+
+def test_what_is_no_plain_success_is_asked_for_in_the_usual_way(
+    store: Store, blobs: S3Blobs
+) -> None:
+    store.busy = 1
+    assert range_of(blobs) == CONTENT[1000:-1000]
+    assert store.requests == 2
+    store.busy = 4  # both ways, in both attempts
+    with pytest.raises(StoreUnavailable, match="503"):
+        range_of(blobs)
+    assert store.requests == 6
+
+
+def test_a_proxy_is_not_passed_by(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{store.server_address[1]}")
+    blobs = S3Blobs("bucket", StoreOptions(endpoint="http://elsewhere.invalid", attempts=1))
+    assert range_of(blobs) == CONTENT[1000:-1000]
+    assert store.connections == 1
+    blobs.close()
