@@ -38,11 +38,15 @@ lint: $(STAMP) ## ruff, ruff format, import-linter, mypy
 
 # The tests marked `lint` run the commands of `make lint`; once is enough. Clusters of real processes
 # share the machine with all other tests: what fails there is told, and tried once more alone.
-# mypy keeps one processor busy. Another one finds the tests meanwhile, which compiles them: on a
-# fresh clone all processes that run tests would do that at the same time.
+# mypy keeps one processor busy. Another one finds the tests meanwhile, which compiles them, and
+# compiles numba's kernels: on a fresh clone tests would do that while both processors are busy.
 DEFAULT := -m 'not soak and not lint'
+KERNELS := from resilient_ps.tables.warm_up import warm_up, warm_up_client; warm_up(); warm_up_client()
 test: $(STAMP) etcd ## lint, then all tests but the soak tests
-	@$(BIN)/pytest $(PYTEST_ARGS) -n0 --collect-only >/dev/null 2>&1 & finding=$$!; \
+	@{ trap 'kill $$(jobs -p); exit 1' TERM; \
+	    $(BIN)/pytest $(PYTEST_ARGS) -n0 --collect-only & wait $$!; \
+	    RESILIENT_PS_KERNELS=numba $(BIN)/python -c '$(KERNELS)' & wait $$!; \
+	  } >/dev/null 2>&1 & finding=$$!; \
 	  $(MAKE) lint || { kill $$finding 2>/dev/null; exit 1; }; wait $$finding || true
 	$(BIN)/pytest $(DEFAULT) $(PYTEST_ARGS) || { [ $$? = 1 ] && \
 	  echo 'FAILED AMONG OTHERS; once more, alone:' && \

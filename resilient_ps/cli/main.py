@@ -19,7 +19,10 @@ from resilient_ps.cli.interrupts import INTERRUPTS
 def application(arguments: list[str] | None = None, **options: Any) -> Any:
     """The command that is named; all commands, where none is."""
     words = sys.argv[1:] if arguments is None else arguments
-    return _loaded(words)(arguments, **options)
+    command = _loaded(words)
+    if arguments is None:  # the process is there for this command alone
+        gc.freeze()
+    return command(arguments, **options)
 
 
 def _loaded(words: list[str]) -> Any:

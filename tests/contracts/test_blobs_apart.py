@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -57,14 +58,27 @@ def server() -> Iterator[SeaweedFS]:
         yield running
 
 
-@pytest.fixture
-def store(server: SeaweedFS) -> Iterator[BlobsApart]:
+@contextmanager
+def opened(server: SeaweedFS) -> Iterator[BlobsApart]:
     options, metrics = StoreOptions(endpoint=server.endpoint, attempts=1), StoreMetrics()
     with variables(server.environment):
         near = S3Blobs(server.bucket, options, metrics)
-        opened = BlobsApart(near, server.bucket, options, metrics)
-        yield opened
-        opened.close()
+        store = BlobsApart(near, server.bucket, options, metrics)
+        yield store
+        store.close()
+
+
+@pytest.fixture(scope="module")
+def shared(server: SeaweedFS) -> Iterator[BlobsApart]:
+    """For tests that do no harm to its process."""
+    with opened(server) as store:
+        yield store
+
+
+@pytest.fixture
+def store(server: SeaweedFS) -> Iterator[BlobsApart]:
+    with opened(server) as store:
+        yield store
 
 
 def got(store: BlobsApart, request: GetBlob) -> BlobGot:
@@ -75,31 +89,31 @@ def whole(name: str) -> GetBlob:
     return GetBlob(name, 0, len(CONTENT))
 
 
-def test_what_was_put_apart_is_read_apart_and_here(store: BlobsApart) -> None:
-    put = store.do(PutBlob("same", Body()))
+def test_what_was_put_apart_is_read_apart_and_here(shared: BlobsApart) -> None:
+    put = shared.do(PutBlob("same", Body()))
     assert put == BlobPut(cast(BlobPut, put).etag, len(CONTENT), sha256_of([CONTENT]), "told")
-    assert store.pid != 0
+    assert shared.pid != 0
     for request in (whole("same"), GetBlob("same")):
-        read = got(store, request)
+        read = got(shared, request)
         assert bytes(read.data) == CONTENT
         assert (read.etag, read.size) == (cast(BlobPut, put).etag, len(CONTENT))
 
 
-def test_a_range_is_decoded_where_it_lies(store: BlobsApart) -> None:
-    store.do(PutBlob("range", Body()))
+def test_a_range_is_decoded_where_it_lies(shared: BlobsApart) -> None:
+    shared.do(PutBlob("range", Body()))
     request = GetBlob("range", 10, 2 << 20, decode=lambda data: bytes(data[:5]))
-    assert got(store, request).decoded == CONTENT[10:15]
+    assert got(shared, request).decoded == CONTENT[10:15]
 
 
-def test_conditions_hold_and_refusals_are_told(store: BlobsApart) -> None:
-    store.do(PutBlob("once", Body(), "create"))
+def test_conditions_hold_and_refusals_are_told(shared: BlobsApart) -> None:
+    shared.do(PutBlob("once", Body(), "create"))
     with pytest.raises(BlobExists):
-        store.do(PutBlob("once", Body(CONTENT[::-1]), "create"))
-    assert bytes(got(store, whole("once")).data) == CONTENT
+        shared.do(PutBlob("once", Body(CONTENT[::-1]), "create"))
+    assert bytes(got(shared, whole("once")).data) == CONTENT
     with pytest.raises(BlobMissing):
-        store.do(whole("nothing"))
+        shared.do(whole("nothing"))
     with pytest.raises(StoreRefused) as refused:
-        store.do(GetBlob("once", 0, len(CONTENT), most=100))
+        shared.do(GetBlob("once", 0, len(CONTENT), most=100))
     assert refused.value.why == "request"
 
 
@@ -110,14 +124,14 @@ def test_small_objects_need_no_process(store: BlobsApart) -> None:
     assert store.pid == 0
 
 
-def test_whoever_holds_all_the_memory_can_read_on(store: BlobsApart) -> None:
-    store.do(PutBlob("held", Body()))
-    held = [got(store, whole("held")).data for _ in range(SLOTS + 2)]
+def test_whoever_holds_all_the_memory_can_read_on(shared: BlobsApart) -> None:
+    shared.do(PutBlob("held", Body()))
+    held = [got(shared, whole("held")).data for _ in range(SLOTS + 2)]
     assert all(bytes(data) == CONTENT for data in held)
     last: Bytes = held[-1]
-    store.do(PutBlob("held", Body(CONTENT[::-1])))
+    shared.do(PutBlob("held", Body(CONTENT[::-1])))
     del held
-    assert [bytes(got(store, whole("held")).data) for _ in range(SLOTS)] == [CONTENT[::-1]] * SLOTS
+    assert [bytes(got(shared, whole("held")).data) for _ in range(SLOTS)] == [CONTENT[::-1]] * SLOTS
     assert bytes(last) == CONTENT
 
 

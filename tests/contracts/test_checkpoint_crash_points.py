@@ -41,8 +41,8 @@ from resilient_ps.storage.prefixed import PrefixedBlobs
 Fresh = Callable[[], PrefixedBlobs]
 STRUCK: dict[Victim, tuple[str, ...]] = {
     "the process": ("chunks", "index"),  # else it is the coordinator
-    "the coordinator": ("index", "manifest", "delete objects"),
-    "all servers": ("chunks", "manifest", "delete objects"),
+    "the coordinator": ("manifest", "delete objects"),
+    "all servers": ("manifest",),
 }
 """Steps of which kinds the default run strikes, by victim."""
 _NUMBERS = itertools.count()

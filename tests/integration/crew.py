@@ -29,7 +29,7 @@ from resilient_ps.runtime.local import LocalCluster
 LEASE_TTL_S = 2
 PATIENCE_S = 40.0
 """How long a test waits for what must come; nothing that passes takes that long."""
-PAUSE_S = 0.02  # between the pushes of a rank: servers that start need most of the machine
+PAUSE_S = 0.05  # between the pushes of a rank: servers that start need most of the machine
 CLUSTER = "hurt"
 KEYS = np.arange(1000, dtype=np.uint64)
 ONES = np.ones((len(KEYS), 1), np.int64)

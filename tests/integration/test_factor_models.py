@@ -37,7 +37,7 @@ RANKS = 2
 FACTORS = 16
 L2 = 0.1
 LR = 0.02
-EPOCHS = 15
+EPOCHS = 10
 NUMBERS = itertools.count()
 
 Floats = NDArray[np.float64]

@@ -223,6 +223,7 @@ def test_lda_under_bsp_ends_with_the_same_topics_after_a_kill(
     assert ends[0].tobytes() == ends[1].tobytes()
 
 
+@pytest.mark.soak  # `test_live_workloads` and `test_train_spawn` have short cases under BSP
 def test_embeddings_under_bsp_end_with_the_same_bytes_after_a_kill(
     processes: Processes, calm: Processes
 ) -> None:

@@ -109,6 +109,7 @@ class Trainer:
                 with self._progress:
                     self.pushed += 1
                     self._progress.notify_all()
+                self._ending.wait(0.005)
         except BaseException as error:
             self._error = error
 
@@ -131,7 +132,7 @@ def wait_until_the_leases_are_over(cluster: RunningCluster, trainers: list[Train
     pause = threading.Event()
     seen, since_s = -1, time.monotonic()
     until_s = since_s + PATIENCE_S
-    while time.monotonic() - since_s < 1.0:  # a second without a clock: thousands of them
+    while time.monotonic() - since_s < 1.0:  # a second without a clock: a hundred of them
         assert time.monotonic() < until_s, "training goes on without etcd for ever"
         pushed = sum(trainer.pushed for trainer in trainers)
         if pushed != seen:

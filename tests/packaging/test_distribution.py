@@ -41,10 +41,23 @@ def names(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
+QUICK_COMPILER = """#!/bin/bash
+for word; do
+    case $before in -c) source=$word ;; -o) out=$word ;; esac
+    before=$word
+done
+[ -n "$source" ] || exec c++ "$@" -O0
+kept=$0.$(cat "$source" "${source%/*}"/*.h | md5sum | cut -c1-32).o
+[ -e "$kept" ] || c++ "$@" -O0 -o "$kept" || exit
+cp "$kept" "$out"
+"""
+"""The compiler without optimising, and what it has compiled once it does not compile again: what
+is looked at here is what gets where."""
+
+
 def quick_compiler(folder: Path) -> dict[str, str]:
-    """The compiler without optimising: what is looked at here is what gets where."""
     command = folder / "quick-c++"
-    command.write_text('#!/bin/sh\nexec c++ "$@" -O0\n')
+    command.write_text(QUICK_COMPILER)
     command.chmod(0o755)
     return {"CC": str(command), "CXX": str(command)}
 

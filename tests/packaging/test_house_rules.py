@@ -71,6 +71,7 @@ def test_nothing_calls_hash_or_wait_for() -> None:
         for path, tree in parsed()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name | ast.Attribute)
         and ast.unparse(node.func) in {"hash", "wait_for", "asyncio.wait_for"}
     ] == []
 

@@ -41,6 +41,7 @@ def transfers(mode: Consistency, schedule: Schedule, seed: int = 1) -> Outcome:
 
 
 HOWS = range(0, 100, 12)
+HOWS_BY_DEFAULT = 24  # below
 MODES = [BSP(), SSP(1), ASP()]
 
 
@@ -78,7 +79,8 @@ def test_every_order_is_carried_out_once_though_everything_is_lost_again_and_aga
 
 
 @pytest.mark.parametrize(
-    "how", [pytest.param(how, marks=() if how < 48 else pytest.mark.soak) for how in HOWS]
+    "how",
+    [pytest.param(how, marks=() if how < HOWS_BY_DEFAULT else pytest.mark.soak) for how in HOWS],
 )
 @pytest.mark.parametrize("kind", ["crash all", "lose etcd"])
 def test_a_cluster_comes_back_on_one_server_and_in_any_number_of_shards(
@@ -89,7 +91,7 @@ def test_a_cluster_comes_back_on_one_server_and_in_any_number_of_shards(
     assert outcome.rollbacks == 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_who_is_to_hold_every_write_is_waited_for_while_it_loads_its_part(seed: int) -> None:
     setup = replace(survivor(seed), min_in_sync=2)
     schedule = (Fault(7_000, "crash all", (), 300, PLAIN),)
@@ -98,7 +100,7 @@ def test_who_is_to_hold_every_write_is_waited_for_while_it_loads_its_part(seed: 
     assert outcome.rollbacks == 1
 
 
-@pytest.mark.parametrize("at_ms", [2_500, 6_300, 11_900])
+@pytest.mark.parametrize("at_ms", [2_500, pytest.param(6_300, marks=pytest.mark.soak), 11_900])
 def test_a_model_that_was_restored_ends_with_the_bytes_of_an_undisturbed_run(at_ms: int) -> None:
     def training(seed: int) -> Workload:
         return Training(clocks=SURVIVOR_CLOCKS, pace=Pace(SURVIVOR_CLOCK_NS))
@@ -125,7 +127,7 @@ def test_what_is_lost_before_the_first_checkpoint_begins_anew() -> None:
 def traces() -> str:
     return " ".join(
         run_seed(seed, setup=setup, schedule=schedule_of(seed, setup)).trace
-        for seed in (3, 7)
+        for seed in (3,)
         for setup in [setup_of(seed, store=True)]
     )
 

@@ -73,7 +73,7 @@ def kill_at(seed: int, mode: Consistency, step: int, rank: int, *, cuts: bool) -
 
 @pytest.mark.parametrize("mode", [BSP(), SSP(1), ASP()], ids=str)
 def test_a_killed_worker_is_taken_over_without_loss_or_doubling(mode: Consistency) -> None:
-    for step in range(1, 380, 19):
+    for step in range(1, 380, 38):
         run = kill_at(step, mode, step, step % 3, cuts=False)
         assert run.errors() == [], step
         assert run.exactly_once().outcome == "true", (step, run.exactly_once())
@@ -83,7 +83,7 @@ def test_a_killed_worker_is_taken_over_without_loss_or_doubling(mode: Consistenc
 
 @pytest.mark.parametrize("mode", [BSP(), SSP(1)], ids=str)
 def test_takeovers_end_the_same_while_connections_break(mode: Consistency) -> None:
-    for step in range(5, 380, 31):
+    for step in range(5, 380, 62):
         run = kill_at(step, mode, step, step % 3, cuts=True)
         assert run.errors() == [], step
         assert run.exactly_once().outcome == "true", (step, run.exactly_once())

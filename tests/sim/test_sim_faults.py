@@ -105,13 +105,8 @@ def test_a_fault_that_finds_nothing_to_strike_is_left_out() -> None:
     assert (faults.performed, faults.skipped) == (0, 2)
 
 
-def test_a_run_without_careful_faults_may_lose_shards_and_is_judged_on_the_rest() -> None:
-    lost = [run_seed(seed, careful=False) for seed in range(3)]
-    assert all(outcome.verdict != "false" for outcome in lost), lost
-
-
 def test_liveness_leaves_a_majority_and_strikes_the_others_for_ever() -> None:
-    for seed in range(3):
+    for seed in range(2):
         outcome = run_seed(seed, kind="liveness", schedule=schedule_of(seed)[:3], with_story=True)
         ends = [line for line in outcome.story if "for ever" in line]
         assert len(ends) == 1, outcome.story

@@ -171,10 +171,13 @@ def live_ranks(run: CountersRun) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kind", ["join", "leave"])
+@pytest.mark.parametrize(
+    "steps", [range(0, 30, 3), pytest.param(range(30), marks=pytest.mark.soak)], ids=len
+)
 def test_a_new_coordinator_finishes_what_its_predecessor_began(
-    kind: Literal["join", "leave"],
+    kind: Literal["join", "leave"], steps: range
 ) -> None:
-    for step in range(30):
+    for step in steps:
         run = CountersRun(step, BSP(), observed=4, clocks=5)
         spare = run.cluster.add_spare("spare")
         run.load.last[1] = 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -251,7 +252,13 @@ def test_when_all_servers_are_drained_everything_stays() -> None:
     run.judge()
 
 
-@pytest.mark.parametrize("step", range(0, 360, 24))
+def every(step: int, last: int) -> list[Any]:
+    """Steps at which somebody dies; every second one is for the long tests."""
+    soak = pytest.mark.soak
+    return [pytest.param(n, marks=soak if n % (2 * step) else ()) for n in range(0, last, step)]
+
+
+@pytest.mark.parametrize("step", every(24, 360))
 def test_a_new_coordinator_goes_on_with_a_drain(step: int) -> None:
     run = Training(step, clocks=4)
     run.coordinate("s1")
@@ -263,7 +270,7 @@ def test_a_new_coordinator_goes_on_with_a_drain(step: int) -> None:
     run.judge()
 
 
-@pytest.mark.parametrize("step", range(0, 360, 24))
+@pytest.mark.parametrize("step", every(24, 360))
 def test_a_new_coordinator_goes_on_with_a_join(step: int) -> None:
     run = Training(step, clocks=4)
     run.coordinate("s1")
@@ -277,7 +284,7 @@ def test_a_new_coordinator_goes_on_with_a_join(step: int) -> None:
     run.judge()
 
 
-@pytest.mark.parametrize("step", range(0, 100, 10))
+@pytest.mark.parametrize("step", every(10, 100))
 def test_the_first_placement_is_finished_by_whoever_is_coordinator(step: int) -> None:
     run = Servers(step, 2, come_up=False)
     elected = lambda: bool(run.cluster.coordinator())  # noqa: E731

@@ -48,7 +48,7 @@ def test_every_promise_holds_under_very_many_random_faults(kind: RunKind) -> Non
 
 
 def test_runs_are_eventful_enough_to_prove_something() -> None:
-    for seed in range(5):
+    for seed in range(3):
         outcome = run_seed(seed)
         assert outcome.virtual_s >= 30
         assert outcome.faults >= 8
@@ -70,7 +70,7 @@ def test_faults_that_spare_nothing_end_in_no_violation() -> None:
 
 
 def traces() -> str:
-    return " ".join(run_seed(seed, kind=kind).trace for seed in (1, 2) for kind in KINDS)
+    return " ".join(run_seed(seed, kind=kind).trace for seed in (1,) for kind in KINDS)
 
 
 KINDS: tuple[RunKind, ...] = ("safety", "liveness")

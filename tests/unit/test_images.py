@@ -80,7 +80,7 @@ class Run:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_an_image_is_the_shard_without_what_is_behind_the_cut(mode: str, seed: int) -> None:
     run = Run(seed, (MODES[mode],))
     image, cut, content = whole_image(run)
@@ -114,7 +114,7 @@ def test_without_overlays_images_are_wrong() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", range(42, 44))
+@pytest.mark.parametrize("seed", [43])
 def test_deltas_over_an_image_are_the_next_one(mode: str, seed: int) -> None:
     run = Run(seed, (MODES[mode],))
     content: Content = {}

@@ -174,7 +174,7 @@ def test_lies_about_what_a_frame_holds_are_refused(data: bytes, text: str) -> No
     st.one_of(appends(), copies()),
     st.lists(st.tuples(st.integers(0, 2**20), st.binary(min_size=1, max_size=8)), max_size=3),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_an_overwritten_meta_gives_an_error_or_a_message(
     message: Message, writes: list[tuple[int, bytes]]
 ) -> None:

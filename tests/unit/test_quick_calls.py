@@ -195,7 +195,7 @@ tables = st.tuples(st.integers(1, 9), st.integers(1, 20), st.sampled_from(DTYPES
 
 
 @given(key_sets, key_sets, tables, st.integers(0, 99))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_calls_and_plain_answers_are_the_same_both_ways(
     first: NDArray[np.uint64], second: NDArray[np.uint64], table: tuple[int, int, str], seed: int
 ) -> None:
@@ -256,7 +256,7 @@ def test_what_was_refused_is_not_noted() -> None:
 
 
 @given(key_sets, tables, st.booleans())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_an_unfolded_call_is_sent_again_as_it_was(
     keys: NDArray[np.uint64], table: tuple[int, int, str], is_push: bool
 ) -> None:

@@ -157,7 +157,7 @@ def test_a_spoilt_pull_that_is_there_as_a_whole_is_refused_at_once() -> None:
 
 
 @given(requests() | answers(), st.data())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_both_judge_a_spoilt_frame_alike(message: Request | Answer, data: Any) -> None:
     spoilt = bytearray(joined(frames.encode(message)))
     for _ in range(data.draw(st.integers(1, 3))):

@@ -170,7 +170,7 @@ def test_both_ways_say_send_and_do_the_same(monkeypatch: pytest.MonkeyPatch, in_
 
 
 @given(st.sampled_from([ASP(), ASP(), SSP(1), BSP()]), steps())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 def compare_both_ways(mode: Consistency, stream: list[Any]) -> None:
     quick, usual = prepared(mode, quick=True), prepared(mode, quick=False)
     for step in stream:

@@ -164,7 +164,7 @@ def requests(draw: st.DrawFn, number: int) -> Request:
     st.sampled_from([ASP(), SSP(1), BSP(), Tasks()]),
     st.integers(1, 12).flatmap(lambda n: st.tuples(*[requests(i) for i in range(n)])),
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_both_ways_say_and_do_the_same(mode: Consistency, stream: tuple[Request, ...]) -> None:
     quick, usual = both(mode)
     for request in stream:
@@ -410,7 +410,7 @@ def under_quota(served: Served, rows_max: int, share: int) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 40), max_size=8), max_size=12), st.integers(0, 30))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_both_ways_keep_to_quotas_alike(pushes: list[list[int]], share: int) -> None:
     quick, usual = both(ASP())
     for served in (quick, usual):

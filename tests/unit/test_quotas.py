@@ -185,7 +185,7 @@ def sizes(answer: PartAnswer) -> list[Size]:
 
 
 @pytest.mark.parametrize("mode", [ASP(), BSP(), Tasks()], ids=["asp", "bsp", "tasks"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_a_namespace_never_holds_more_than_its_quota_and_replicas_agree(
     mode: Consistency, data: st.DataObject

@@ -396,7 +396,7 @@ def test_each_sample_counts_once_per_epoch_however_ranks_die(
 def test_each_sample_counts_once_also_where_dead_ranks_are_retired(
     runs: list[Run], mode: Consistency
 ) -> None:
-    for seed in range(15):
+    for seed in range(10):
         run = Run(seed, mode, ranks=4)
         runs.append(run)
         disturb(run)
@@ -444,7 +444,7 @@ def count_in_rolled_back_runs(
 def test_each_sample_counts_once_per_epoch_however_often_the_cluster_goes_back(
     runs: list[Run], mode: Consistency, schedule: str
 ) -> None:
-    count_in_rolled_back_runs(range(12), runs, mode, schedule)
+    count_in_rolled_back_runs(range(8), runs, mode, schedule)
 
 
 @pytest.mark.soak

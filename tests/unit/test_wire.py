@@ -45,7 +45,7 @@ from resilient_ps.wire import (
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=4), st.lists(st.integers(1, 300), min_size=1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_messages_survive_any_chunking(sent: list[Message], chunks: list[int]) -> None:
     data = b"".join(frame(message) for message in sent)
     for got in (feed(FrameReader(), data, chunks), feed(FrameReader(), data)):
@@ -55,7 +55,7 @@ def test_messages_survive_any_chunking(sent: list[Message], chunks: list[int]) -
 
 
 @given(st.binary(max_size=400), st.integers(1, 100))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_random_bytes_give_an_error_or_nothing(data: bytes, chunk: int) -> None:
     for start in (b"", MAGIC, MAGIC + bytes([VERSION])):
         with contextlib.suppress(WireError):
@@ -63,7 +63,7 @@ def test_random_bytes_give_an_error_or_nothing(data: bytes, chunk: int) -> None:
 
 
 @given(MESSAGES, st.lists(st.tuples(U32, st.integers(0, 7)), min_size=1, max_size=3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_flipped_bits_give_an_error_or_a_message(
     message: Message, flips: list[tuple[int, int]]
 ) -> None:
@@ -77,14 +77,14 @@ def test_flipped_bits_give_an_error_or_a_message(
 
 
 @given(MESSAGES, U32)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_truncated_frame_is_no_message(message: Message, cut: int) -> None:
     data = frame(message)
     assert feed(FrameReader(), data[: cut % len(data)]) == []
 
 
 @given(answers(), st.binary(min_size=1, max_size=80))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_an_answer_is_checked_before_a_place_sees_it(answer: Answer, junk: bytes) -> None:
     asked: list[int] = []
     reader = FrameReader(place=lambda request, parts: asked.append(request))
@@ -211,7 +211,7 @@ def test_a_large_array_is_received_in_its_own_memory() -> None:
 
 
 @given(st.lists(st.integers(1, 300_000), max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_all_arrays_of_a_frame_can_be_received_at_once(counts: list[int]) -> None:
     keys, values = np.arange(9_000, dtype=np.uint64), np.arange(70_000, dtype=np.float32)
     parts = (Part(0, count=keys.size, elements=values.size),)

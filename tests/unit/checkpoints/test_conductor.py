@@ -342,7 +342,7 @@ def test_an_index_that_was_damaged_on_its_way_is_not_published() -> None:
 # -- the store
 
 
-@pytest.mark.parametrize("hours", [0.1, 1])
+@pytest.mark.parametrize("hours", [0.1, 0.5])
 def test_a_store_outage_of_any_length_only_delays_checkpoints(hours: float) -> None:
     world = World(settings=CheckpointSettings(every_s=60))
     world.start()

@@ -95,7 +95,7 @@ STEPS = st.lists(
 
 
 @given(before=STEPS, margin=st.integers(0, 4), after=STEPS, later=STEPS)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_who_goes_back_to_a_cut_runs_every_batch_exactly_once(
     before: list[tuple[int, str]],
     margin: int,

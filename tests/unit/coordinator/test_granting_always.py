@@ -152,7 +152,7 @@ class Crew:
         assert self.desk.record().state == "done", self.desk.lanes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(graphs(widths_to=3, steps_to=4), st.randoms(use_true_random=False))
 def test_whatever_happens_grants_are_right_and_the_graph_is_done(
     graph: Graph, chance: random.Random

@@ -13,7 +13,7 @@ from resilient_ps.models.lda_rotation import RotatingLDA
 from resilient_ps.models.lda_rows import WORDS_PER_ROW, TopicRows
 from resilient_ps.models.lda_sampler import counted, resample, sampling_key
 
-TOPICS, EPOCHS = 20, 40
+TOPICS, EPOCHS = 20, 25
 BAND = 0.01
 
 

@@ -116,7 +116,7 @@ def test_the_digits_are_learnt_as_well_as_by_scikit_learn():
             )
             .fit(learnt.features, learnt.labels)
             .score(held_out.features, held_out.labels)
-            for seed in range(3)
+            for seed in range(2)
         ]  # fmt: skip
     assert found.accuracy >= np.mean(due) - BAND
     assert told[-1].samples == EPOCHS * len(learnt)

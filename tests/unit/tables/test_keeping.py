@@ -78,7 +78,7 @@ batches = st.lists(st.lists(st.integers(0, ROWS + 3_000), max_size=120), min_siz
 
 
 @pytest.mark.parametrize("specs", [SPECS[:2], SPECS[2:] * 2])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(turns=st.lists(st.tuples(batches, st.booleans()), max_size=8))
 def test_what_is_kept_at_once_is_what_is_kept_one_by_one(
     specs: tuple[SparseSpec, ...], turns: list[Any]

@@ -134,7 +134,7 @@ PUSHES = st.lists(
 
 
 @given(PUSHES)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_any_pushes_leave_what_a_dictionary_has(pushes: list[list[tuple[int, int]]]) -> None:
     shard = sums(dim=2, dtype="int64")
     model: dict[int, int] = {}
