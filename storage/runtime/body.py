@@ -44,7 +44,7 @@ def _plain_connection(answer: Any, nbytes: int) -> socket.socket | None:
     if type(connection) is not socket.socket or not hasattr(file, "peek"):
         return None
     is_whole = getattr(answer, "length", None) == nbytes and not getattr(answer, "chunked", True)
-    return connection if is_whole else None
+    return connection if is_whole and nbytes else None  # of an empty one, `peek` would wait
 
 
 def _fill(read: Callable[[memoryview], int], memory: memoryview, deadline_s: float) -> None:
