@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 import time
 from collections.abc import Callable
@@ -61,7 +62,7 @@ class Watched:
                 if [task.rank, task.step] in self._wait_in or "first" in self._wait_in:
                     self._wait_in = [each for each in self._wait_in if each != "first"]
                     say("waits", task.rank, task.step)
-                    sys.stdin.readline()
+                    read_line()
                 time.sleep(self._pause_s)
                 self._sign(task)
                 work(task)
@@ -78,6 +79,13 @@ class Watched:
     def _sign(self, task: ps.Task) -> None:
         key = np.array([key_of(task.rank, task.step)], np.uint64)
         self._signed.push(key, np.array([[os.getpid()]]))
+
+
+def read_line() -> None:
+    """Wait in short turns: a signal right before a wait would be heard at its end only."""
+    while not select.select([sys.stdin], [], [], 0.5)[0]:
+        pass
+    sys.stdin.readline()
 
 
 def say(*words: object) -> None:

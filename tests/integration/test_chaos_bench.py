@@ -49,6 +49,7 @@ def test_a_small_bench_counts_every_push_and_leaves_nothing(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.soak  # `test_chaos_run` has the same of `chaos run`
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     faults = (*NO_FAULTS, "--kills", "1000")
     with start(*SMALL, *faults, temporary=tmp_path) as process:

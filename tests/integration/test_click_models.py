@@ -120,7 +120,7 @@ def with_torch(data: Data) -> float:
 
 @pytest.fixture(scope="module")
 def cluster() -> Any:
-    with ps.local_cluster(servers=2) as found:
+    with ps.local_cluster(servers=2, replicas=1) as found:
         yield found
 
 

@@ -227,11 +227,12 @@ def test_a_server_is_dialled_greeted_and_told_in_order(tmp_path: Path, through: 
 
 
 def test_a_server_that_nobody_is_at_is_lost_as_refused() -> None:
-    closed = listen_on("127.0.0.1:0")
-    closed.close()
-    machine = dial_at_start(Ask(1, "x"))
-    with HostThread(machine, directory=Servers(b=closed.address), hello=HELLO):
-        assert machine.next_event() == PeerLost("server:b", refused=True)
+    with socket.socket() as bound:  # so that nobody else gets its port
+        bound.bind(("127.0.0.1", 0))
+        machine = dial_at_start(Ask(1, "x"))
+        servers = Servers(b=Address(*bound.getsockname()))
+        with HostThread(machine, directory=servers, hello=HELLO):
+            assert machine.next_event() == PeerLost("server:b", refused=True)
 
 
 def test_a_server_that_closes_is_lost_but_not_refused() -> None:
