@@ -313,3 +313,4 @@ def commit_entries(
     now_ns: int,
     /,
 ) -> list[Reply] | None: ...
+def crc32c(data: memoryview, before: int, /) -> int: ...  # where the processor can

@@ -222,7 +222,8 @@ class ShardImage:
     def delta_rows(self, table: int, base_cut: int) -> int | None:
         """How many of a table's rows may have changed between the cut `base_cut` and this one.
 
-        None where that is not known, for dense tables, and for tables that are not in the image.
+        None where that is not known, or most have, for dense tables, and for tables that are not
+        in the image.
         """
         survey = self._survey(table, base_cut)
         touched = None if survey is None else survey.finish()

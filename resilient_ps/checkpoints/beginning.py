@@ -166,8 +166,10 @@ class Beginning:
         last = self._clocks.last
         if last is None or last.at_ns < self._failed_ns:
             return False
-        is_fresh = now_ns - last.heard_ns <= FRESH_NS
-        return is_fresh and self._clocks.span_ns >= APART_NS
+        if now_ns - last.heard_ns > FRESH_NS:
+            return False
+        nothing_runs = all(job.state == "done" for job in self._view.jobs)
+        return nothing_runs or self._clocks.span_ns >= APART_NS
 
     def _read_clocks(self, now_ns: int, pause_ns: int) -> list[Effect]:
         last: Reading | None = self._clocks.last

@@ -304,8 +304,7 @@ class Conductor:
         failure = images.failure(self._view.processes, now_ns)
         if failure is not None:
             return self._give_up(attempt, failure, now_ns)
-        asking = images.ask(now_ns)
-        effects = [*asking, SetTimer(TIMER, images.next_ns)] if asking else []
+        effects = [*images.ask(now_ns), SetTimer(TIMER, images.next_ns)]
         if images.reached and attempt.jobs is None:
             effects += self._read_jobs(attempt)
         if not images.done or attempt.jobs is None:

@@ -20,6 +20,7 @@ from resilient_ps.storage.shard_index import INDEX_BYTES_MAX, ObjectInfo
 
 POLL_NS = 50_000_000
 POLL_MOST_NS = 400_000_000
+POLL_LAST_NS = 10_000_000  # the same as the first, where nothing but indexes is missing
 PATIENCE = 8  # asked again after one part in so many of the time that nothing has changed in
 ANSWER_NS = 1_000_000_000  # a question without an answer is asked again
 UNKNOWN_NS = 5_000_000_000  # a server that still knows nothing of an image does not make it
@@ -47,6 +48,7 @@ class _Image:
     process: int
     state: Literal["unknown", "waiting", "writing", "done"] = "unknown"
     text: str = ""
+    is_last: bool = False  # nothing but its index is missing
     index: ObjectInfo | None = None
 
 
@@ -117,8 +119,15 @@ class Images:
         if question is None:
             return False
         told = _images_in(body)
+        self._hear_of_images(question[0], told, now_ns)
+        if all(image.state == "done" or image.is_last for image in self._images.values()):
+            pause_ns = (now_ns - self._changed_ns) // PATIENCE
+            self._poll_at_ns = min(self._poll_at_ns, now_ns + max(pause_ns, POLL_LAST_NS))
+        return True
+
+    def _hear_of_images(self, server: str, told: Mapping[str, Any], now_ns: int) -> None:
         for shard, image in self._images.items():
-            if image.server != question[0] or image.state == "done":
+            if image.server != server or image.state == "done":
                 continue
             said = told.get(str(shard))
             if isinstance(said, dict):
@@ -128,7 +137,6 @@ class Images:
                     self._changed_ns = now_ns
             elif now_ns - self._told_ns >= UNKNOWN_NS:
                 self._fail("image", f"server {image.server} makes no image of shard {shard}")
-        return True
 
     def failure(self, processes: Mapping[str, int], now_ns: int) -> Failure | None:
         """Why it is of no use to go on; None while it is."""
@@ -164,6 +172,7 @@ class Images:
                 self._moved_ns = now_ns  # not a matter of writing
             case "writing":
                 image.state, image.text = "writing", text
+                image.is_last = _is_written(said)
             case "done":
                 self._take_index(shard, image, said)
             case "failed":
@@ -183,6 +192,13 @@ class Images:
 
     def _fail(self, kind: FailureKind, why: str) -> None:
         self._failure = self._failure or Failure(kind, why[:WAITS_CHARS_MAX])
+
+
+def _is_written(said: Mapping[str, Any]) -> bool:
+    match said:
+        case {"done_bytes": int(done), "total_bytes": int(total)}:
+            return done >= total > 0
+    return False
 
 
 def reach_ns(plan: CutPlan, deadline_s: float) -> int:

@@ -36,7 +36,8 @@ from resilient_ps.storage.chunks import CHUNK_BYTES, OBJECT_BYTES
 from resilient_ps.storage.names import CheckpointId
 
 TIMER = "imaging"
-WATCH_NS = 20_000_000  # how often it is looked whether an image is there, or reached
+FIRST_NS = 5_000_000  # how often it is looked whether an image is there, where there is none yet
+WATCH_NS = 20_000_000  # and whether it is reached
 WATCH_MOST_NS = 200_000_000  # and how seldom, where nothing has come of it for long
 PATIENCE = 8  # it is looked again after one part in so many of the time that nothing has moved for
 STEP_NS = 2_000_000  # between two steps: captures of at most CHUNK_BYTES, or looks at a table
@@ -145,7 +146,8 @@ class Imaging:
         if self._open is None:
             return []
         pause_ns = (now_ns - self._moved_ns) // PATIENCE
-        at_ns = now_ns + min(max(pause_ns, WATCH_NS), WATCH_MOST_NS)
+        least_ns = WATCH_NS if self._writings else FIRST_NS
+        at_ns = now_ns + min(max(pause_ns, least_ns), WATCH_MOST_NS)
         shard = self._capturing()
         if shard is not None and self._has_room():
             hurries = not self._writings[shard].begun and not self._is_gentle(now_ns)

@@ -5,6 +5,7 @@
 #include "answering.h"
 #include "arrays.h"
 #include "asking.h"
+#include "checksum.h"
 #include "codec.h"
 #include "log_codec.h"
 #include "parts.h"
@@ -425,7 +426,8 @@ PyMODINIT_FUNC PyInit__native() {
     if (module == nullptr) return nullptr;
     if (!resilient_ps::add_codec(module) || !resilient_ps::add_parts(module) ||
         !resilient_ps::add_asking(module) || !resilient_ps::add_answering(module) ||
-        !resilient_ps::add_log_codec(module) || !resilient_ps::add_replicating(module)) {
+        !resilient_ps::add_log_codec(module) || !resilient_ps::add_replicating(module) ||
+        !resilient_ps::add_checksum(module)) {
         Py_DECREF(module);
         return nullptr;
     }

@@ -306,6 +306,11 @@ class SparseShard:
         """What `survey` looks at, in slices: if this is another object, begin again."""
         return self._index.entries
 
+    @property
+    def entries_count(self) -> int:
+        """How many there are; the order of those that are used is that of a hash of their keys."""
+        return self._index.entries.size // 2
+
     def survey(self, mark: Mark, first: int, last: int, touched: NDArray[np.bool_]) -> bool:
         """Flag the rows touched since `mark`, as entries `first` to `last - 1` of the index say.
 
@@ -313,7 +318,7 @@ class SparseShard:
         nothing.
         """
         entries = self._index.entries
-        last = min(last, entries.size // 2)
+        last = min(last, self.entries_count)
         if first < last:
             passes.survey_rows(entries, first, last, mark.base, touched)
         return first < last

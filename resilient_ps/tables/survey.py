@@ -8,11 +8,14 @@ from numpy.typing import NDArray
 from resilient_ps.tables.sparse import Mark, SparseShard
 
 STEP_ENTRIES = 1 << 18  # about a millisecond
+SAMPLE_ROWS = 1000  # entries stand in the order of hashes: the first ones are a fair sample
+MOST = 0.75
 
 
 class Survey:
-    """Looks at the first `rows` rows. `touched` is a flag per row, once `done`; None: not known.
+    """Looks at the first `rows` rows. `touched` is a flag per row, once `done`.
 
+    None: it is not known, or a sample says that most of them were, and nobody need know which.
     Rows that are touched while it goes on may or may not be found. When the index grows meanwhile,
     it begins again: that happens less and less often.
     """
@@ -22,6 +25,7 @@ class Survey:
         self._mark = mark
         self._entries: object = None
         self._at = 0
+        self._sampled = False
         self.touched: NDArray[np.bool_] | None = np.zeros(rows, np.bool_)
         self.done = False
 
@@ -36,9 +40,20 @@ class Survey:
             self._entries, self._at = self._shard.entries, 0
         if self._shard.survey(self._mark, self._at, self._at + entries, self.touched):
             self._at += entries
-            return False
+            if self._most_are():
+                self.touched, self.done = None, True
+            return self.done
         self._entries, self.done = None, True
         return True
+
+    def _most_are(self) -> bool:
+        """Looked at once, when enough was seen for a sample."""
+        assert self.touched is not None
+        seen = self.touched.size * self._at / self._shard.entries_count
+        if self._sampled or not SAMPLE_ROWS <= seen < self.touched.size:
+            return False
+        self._sampled = True
+        return bool(np.count_nonzero(self.touched) > MOST * seen)
 
     def finish(self) -> NDArray[np.bool_] | None:
         """All steps that are left."""

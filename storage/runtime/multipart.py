@@ -66,12 +66,13 @@ class Upload:
 
     def _send(self, number: int, part: Sequence[memoryview]) -> dict[str, Any]:
         nbytes = size_of(part)
-        digest = base64.b64encode(bytes.fromhex(sha256_of(part))).decode()
+        sha256 = sha256_of(part)
+        digest = base64.b64encode(bytes.fromhex(sha256)).decode()
         answer = self._tried(
             lambda: self._client.upload_part(
                 **self._where,
                 PartNumber=number,
-                Body=PieceReader(part, self._deadline_s(nbytes)),
+                Body=PieceReader(part, self._deadline_s(nbytes), sha256),
                 ContentLength=nbytes,
                 ChecksumSHA256=digest,
             )

@@ -44,7 +44,8 @@ class PieceReader:
     takes a byte now and then does not hold a thread for ever.
     """
 
-    def __init__(self, pieces: Sequence[memoryview], deadline_s: float) -> None:
+    def __init__(self, pieces: Sequence[memoryview], deadline_s: float, sha256: str = "") -> None:
+        self.sha256 = sha256  # of all pieces; "": not known
         self._pieces = pieces
         self._size = size_of(pieces)
         self._deadline_s = deadline_s

@@ -12,7 +12,6 @@ credentials, the next call reads them anew, so renewing them needs no restart.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
 import os
@@ -66,12 +65,14 @@ from resilient_ps.storage.requests import (
     size_of,
 )
 from resilient_ps.storage.runtime.body import receive
+from resilient_ps.storage.runtime.checksum import checksum_of
 from resilient_ps.storage.runtime.metrics import StoreMetrics
 from resilient_ps.storage.runtime.multipart import Upload, abort_old_uploads
 from resilient_ps.storage.runtime.options import StoreOptions
 from resilient_ps.storage.runtime.pieces import PieceReader, cut, views_of
 from resilient_ps.storage.runtime.plain_gets import PlainGets
 from resilient_ps.storage.runtime.s3_errors import code_of, translation
+from resilient_ps.storage.runtime.signing import sign_uploads
 
 DEFAULT_REGION = "us-east-1"
 RENEW_EVERY_S = 10.0
@@ -141,13 +142,10 @@ class S3Blobs:
             connect_timeout=options.connect_timeout_s,
             read_timeout=options.read_timeout_s,
             retries={"total_max_attempts": 1, "mode": "standard"},  # ours is the only layer
-            # We send and compare digests of our own, and many stores know no others.
+            # Uploads are signed with digests of ours (`signing`), and what is read is compared.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
-            s3={
-                "addressing_style": "path" if path_style else "auto",
-                "payload_signing_enabled": False,  # the digest that we send is signed instead
-            },
+            s3={"addressing_style": "path" if path_style else "auto"},
         )
         try:
             core = botocore.session.get_session()
@@ -160,6 +158,7 @@ class S3Blobs:
                 verify=(options.ca_bundle or None) if options.verify_tls else False,
                 config=config,
             )
+            sign_uploads(client)
             return client, PlainGets(self._bucket, options, client, core.get_credentials())
         except Exception as error:
             raise translation(error, f"opening s3://{self._bucket}") from error
@@ -243,16 +242,15 @@ class S3Blobs:
     def _put_whole(
         self, what: str, name: str, views: list[memoryview], sha256: str, condition: dict[str, str]
     ) -> str:
-        nbytes = size_of(views)
-        digest = base64.b64encode(bytes.fromhex(sha256)).decode()
+        nbytes, checksum = size_of(views), checksum_of(views, sha256)
 
         def put_once() -> str:
             answer = self._client.put_object(
                 Bucket=self._bucket,
                 Key=name,
-                Body=PieceReader(views, self._attempt_deadline_s(nbytes)),
+                Body=PieceReader(views, self._attempt_deadline_s(nbytes), sha256),
                 ContentLength=nbytes,
-                ChecksumSHA256=digest,
+                **checksum,
                 **condition,
             )
             return str(answer["ETag"])

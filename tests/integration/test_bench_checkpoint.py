@@ -8,6 +8,7 @@ import pytest
 
 from resilient_ps.cli.bench.checkpoint import _as_json, _as_table
 from resilient_ps.cli.bench.checkpoints import Measured, prepared
+from resilient_ps.cli.bench.counts import compressible
 from resilient_ps.cli.bench.plain_store import PlainStore
 from resilient_ps.storage.runtime.open import open_store
 
@@ -33,6 +34,17 @@ def test_all_figures_are_measured_and_reported(tmp_path: Path) -> None:
     assert _as_table(rows).row_count == len(rows)
     told = _as_json(rows, 4, seconds=1.0)
     assert [row["name"] for row in told["rows"]] == [row.name for row in rows]
+
+
+def test_a_state_that_compresses_is_measured_beside_puts_of_its_own_bytes(tmp_path: Path) -> None:
+    with compressible(str(tmp_path / "store"), 16, lambda text: None) as bench:
+        save, stored = bench.saves(1)
+    assert bench.state_bytes == pytest.approx(4 << 20, rel=0.01)
+    put = (tmp_path / "store" / "counts-plain").iterdir()
+    assert sum(file.stat().st_size for file in put) == bench.state_bytes
+    assert 0.02 < stored.value < 0.3
+    assert min(save.ours + save.plain) > 0
+    assert "MiB/s" in str(list(_as_table([save]).columns[1].cells))
 
 
 @pytest.mark.parametrize("least", [True, False])

@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,8 +128,11 @@ class Bench:
         name = f"bench-{self._jobs}"
         with self._cluster.connect(DEADLINE_S) as client:
             with client.worker(name, 0, 1, "asp") as worker:
-                yield worker, worker.sparse_table(TABLE, dim=DIM, optimiser=Adagrad(lr=0.01))
+                yield worker, self._open(worker)
             client.end_job(name, "done")
+
+    def _open(self, worker: Worker) -> SparseTable:
+        return worker.sparse_table(TABLE, dim=DIM, optimiser=Adagrad(lr=0.01))
 
     def touch(self, numbers: NDArray[Any]) -> None:
         """Push random gradients to the rows of these numbers."""
@@ -143,7 +146,7 @@ class Bench:
         """Every row: the next checkpoint is a full one."""
         self.touch(np.arange(self.rows))
 
-    def _gradients(self, count: int) -> NDArray[np.float32]:
+    def _gradients(self, count: int) -> NDArray[Any]:
         return self._rng.standard_normal((count, DIM), np.float32)
 
     def checkpoint(self) -> tuple[CheckpointRecord, float]:
@@ -160,11 +163,15 @@ class Bench:
 
     def sizes(self, record: CheckpointRecord) -> list[int]:
         """Of the objects with content that were written for this checkpoint."""
+        manifest, own = self._manifest(record)
+        return [each.nbytes for each in manifest.objects if each.name.startswith(own)]
+
+    def _manifest(self, record: CheckpointRecord) -> tuple[Manifest, str]:
+        """And what the names of its own objects begin with."""
         got = self._store.do(read_manifest(record.manifest, record.nbytes, record.sha256))
         assert isinstance(got, BlobGot)
         manifest: Manifest = got.decoded
-        own = checkpoint_prefix(CLUSTER, manifest.id)
-        return [each.nbytes for each in manifest.objects if each.name.startswith(own)]
+        return manifest, checkpoint_prefix(CLUSTER, manifest.id)
 
     def warm_up(self) -> None:
         """A checkpoint, and a plain upload of the same sizes, that nobody measures."""
@@ -385,9 +392,21 @@ def _forget_peak(pid: int) -> int:
     return _memory(pid, "VmRSS")
 
 
-@contextmanager
-def prepared(url: str, store: OpenedStore, state_mib: int, say: Say) -> Iterator[Bench]:
+def prepared(
+    url: str, store: OpenedStore, state_mib: int, say: Say
+) -> AbstractContextManager[Bench]:
     """A cluster whose checkpoints go to `url`, with a table of so many MiB."""
+    return prepared_as(Bench, url, store, state_mib, say)
+
+
+AnyBench = TypeVar("AnyBench", bound=Bench)
+
+
+@contextmanager
+def prepared_as(
+    kind: type[AnyBench], url: str, store: OpenedStore, state_mib: int, say: Say
+) -> Iterator[AnyBench]:
+    """As `prepared`, with a table of another kind."""
     settings = CheckpointSettings(keep_last=2)
     with ExitStack() as stack:
         plain = PlainStore(url, CONCURRENCY)
@@ -398,7 +417,7 @@ def prepared(url: str, store: OpenedStore, state_mib: int, say: Say) -> Iterator
                 1, replicas=1, name=CLUSTER, store=url, checkpoints=settings, restore="none"
             )
         )
-        bench = Bench(cluster, store, plain, (state_mib << 20) // ROW_BYTES, say)
+        bench = kind(cluster, store, plain, (state_mib << 20) // ROW_BYTES, say)
         say(f"filling {bench.rows:,} rows")
         bench.touch_all()
         say("warming the store up")  # it takes memory that it keeps

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 
 import pytest
 from conducting import JOB, KEYS, MS, SECOND_NS, World
 
+from resilient_ps.checkpoints.beginning import APART_NS
 from resilient_ps.checkpoints.settings import CheckpointSettings
 from resilient_ps.coordinator.data_shards import NO_CUT, DataShards, Grant
 from resilient_ps.coordinator.graph import Graph
 from resilient_ps.coordinator.records import IntentRecord, JobRecord, RestoreRecord
 from resilient_ps.coordinator.task_records import GraphRecord, LanesRecord, LaneState
 from resilient_ps.errors import BadInput
-from resilient_ps.messages import Kind, Request
+from resilient_ps.messages import Ask, Kind, Request
 from resilient_ps.storage.manifest import Manifest
 
 
@@ -199,6 +201,29 @@ def test_an_idle_job_gets_the_clock_that_it_has_reached() -> None:
     assert world.make().clocks == {"train": 41}
 
 
+@pytest.mark.parametrize(("state", "readings"), [("running", 2), ("done", 1)])
+def test_clocks_are_read_twice_where_a_job_runs_and_once_where_none_does(
+    state: str, readings: int
+) -> None:
+    """Two readings tell how fast a job is; where none runs nobody waits for the second."""
+    world = World()
+    world.start()
+    world.put(KEYS.job("train"), replace(JOB, state=state).to_bytes())
+    world.run(1)
+    read_ns: list[int] = []
+    answer = world.shards.ask
+
+    def noting(server: str, ask: Ask) -> str:
+        if server == "s1" and "clocks" in ask.what:
+            read_ns.append(world.now_ns)
+        return answer(server, ask)
+
+    world.shards.ask = noting  # type: ignore[method-assign]
+    world.make()
+    assert len(read_ns) == readings
+    assert read_ns[-1] - read_ns[0] >= (readings - 1) * APART_NS
+
+
 def test_a_refusal_is_aborted_on_all_shards_and_followed_by_an_attempt_that_lies_further() -> None:
     world = World()
     world.start()
@@ -322,6 +347,30 @@ def test_an_image_that_fails_is_made_again() -> None:
     assert "more pushes" in world.attempts()[0].result["why"]
     world.shards.broken = ""
     assert world.run_until(lambda: bool(world.good()), 60)
+
+
+@pytest.mark.parametrize(("done_bytes", "pause_ns"), [(9, 50 * MS), (10, 10 * MS)])
+def test_servers_are_asked_more_often_when_nothing_but_indexes_is_missing(
+    done_bytes: int, pause_ns: int
+) -> None:
+    world = World()
+    world.start()
+    asked_ns: list[int] = []
+    answer = world.shards.ask
+
+    def writing(server: str, ask: Ask) -> str:
+        if "image" not in ask.what or len(asked_ns) > 3:
+            return answer(server, ask)
+        if server == "s1":
+            asked_ns.append(world.now_ns)
+        told = json.loads(answer(server, ask))
+        said = {"state": "writing", "done_bytes": done_bytes, "total_bytes": 10}
+        return json.dumps({**told, "images": dict.fromkeys(told["images"], said)})
+
+    world.shards.ask = writing  # type: ignore[method-assign]
+    world.make()
+    pauses_ns = [after - before for before, after in itertools.pairwise(asked_ns)]
+    assert all(pause_ns <= each <= pause_ns + 10 * MS for each in pauses_ns), pauses_ns
 
 
 def test_an_index_that_was_damaged_on_its_way_is_not_published() -> None:

@@ -85,3 +85,27 @@ def test_nothing_is_known_after_a_push_was_undone(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ValueError, match="more than 100 rows"):
         pushed(shard, range(200))
     assert touched(Survey(shard, mark, len(shard))) is None
+
+
+@pytest.mark.parametrize(("share", "is_known"), [(1.0, False), (0.9, False), (0.6, True)])
+def test_where_most_rows_were_touched_a_sample_is_looked_at_and_no_more(
+    share: float, is_known: bool
+) -> None:
+    shard = SparseShard(SparseSpec("t", 2, "float32", SGD(0.1)))
+    pushed(shard, range(20_000))
+    mark, count = shard.mark(), int(20_000 * share)
+    pushed(shard, range(count))
+    survey, steps = Survey(shard, mark, len(shard)), 1
+    while not survey.step(4096):
+        steps += 1
+    assert touched(survey) == (list(range(count)) if is_known else None)
+    assert (steps > shard.entries_count // 4096) is is_known
+
+
+def test_of_few_rows_all_are_looked_at(shard: SparseShard) -> None:
+    mark = shard.mark()
+    pushed(shard, range(1000))
+    survey = Survey(shard, mark, len(shard))
+    while not survey.step(64):
+        pass
+    assert touched(survey) == list(range(1000))
