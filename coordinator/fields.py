@@ -193,7 +193,7 @@ class Fields:
     def _text(self, name: str, value: Any, least: int, most: int) -> str:
         if not isinstance(value, str) or not least <= len(value) <= most:
             self.fail(f"{name} is {short(value)}, not a text of {least} to {most} characters")
-        if _SURROGATE.search(value):
+        if not value.isascii() and _SURROGATE.search(value):
             self.fail(f"{name} is {short(value)}, which is not Unicode text")
         return value
 
@@ -202,7 +202,7 @@ class Fields:
             self.fail(f"it has {len(raw)} bytes, at most {self._bytes_max} are allowed")
         try:
             text = raw.decode()
-            if _depth(text) > MAX_DEPTH:
+            if _opened(text) > MAX_DEPTH and _depth(text) > MAX_DEPTH:
                 self.fail(f"it is nested deeper than {MAX_DEPTH}")
             value = loads_strictly(text)
         except BadInput:
@@ -221,6 +221,11 @@ def dump(fields: Mapping[str, Any], what: str) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise BadInput(f"a {what} cannot be written as JSON: {error}") from error
     return text.encode()
+
+
+def _opened(text: str) -> int:
+    """How many arrays and objects there are at most: they are not nested deeper than that."""
+    return text.count("[") + text.count("{")
 
 
 def _depth(text: str) -> int:

@@ -284,7 +284,7 @@ class MemoryKv:
         keys = self._matching(read)
         if read.limit:
             keys = keys[: read.limit]
-        return ReadResult(tuple(self._keys[key] for key in keys), revision)
+        return ReadResult(tuple([self._keys[key] for key in keys]), revision)
 
     def _put(self, op: Put, events: list[Event]) -> None:
         old = self._keys.get(op.key)

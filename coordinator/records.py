@@ -27,6 +27,7 @@ from resilient_ps.coordinator.ring import (
     MIN_WEIGHT,
     RingMember,
 )
+from resilient_ps.errors import BadInput
 from resilient_ps.ids import Epoch
 
 JobState: TypeAlias = Literal["running", "stopped", "done"]
@@ -58,9 +59,13 @@ class Record:
     @classmethod
     def from_bytes(cls, raw: bytes, key: bytes) -> Self:
         """Read a stored value. Raises BadInput naming `key`, the fault and the remedy."""
-        if len(raw) <= KEPT_BYTES_MAX:
-            return cast(Self, _read_record(cast(Any, cls), raw, key))
-        return cls._parse(raw, key)
+        if len(raw) > KEPT_BYTES_MAX:
+            return cls._parse(raw, key)
+        try:
+            record: Self = _read_record(cast(Any, cls), raw)
+        except BadInput:
+            return cls._parse(raw, key)  # which names the key
+        return record
 
     @classmethod
     def _parse(cls, raw: bytes, key: bytes) -> Self:
@@ -80,9 +85,9 @@ class Record:
 
 
 @functools.lru_cache(KEPT_MAX)
-def _read_record(kind: type[Record], raw: bytes, key: bytes) -> Record:
+def _read_record(kind: Any, raw: bytes) -> Any:
     """Records are read again and again, by the view, for routings and at each write."""
-    return kind._parse(raw, key)
+    return kind._parse(raw, b"")
 
 
 @dataclass(frozen=True, slots=True)

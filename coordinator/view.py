@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import takewhile
-from typing import cast
+from typing import Any, cast
 
 from resilient_ps.coordinator.keys import ClusterKeys, Located
 from resilient_ps.coordinator.kv import Compare, KeyValue, WatchBatch, absent, unchanged
@@ -69,7 +69,8 @@ class ClusterView:
         self.problems: list[str] = []  # what could not be read; the owner logs and clears them
         self.items: dict[bytes, KeyValue] = {}
         self._records: dict[str, dict[Located, Record]] = {kind: {} for kind in _RECORDS}
-        self._sorted: dict[str, list[Record]] = {}  # by kind, where nothing has changed since
+        self._sorted: dict[str, list[Any]] = {}  # by kind, where nothing has changed since
+        self._open: list[IntentRecord] | None = None  # intents, where none has changed since
         self._changed: dict[int, int] = {}  # by shard, the latest last: what `changes` was then
 
     def load(self, items: Iterable[KeyValue], revision: int) -> None:
@@ -141,8 +142,10 @@ class ClusterView:
     def _touch(self, located: Located) -> None:
         self.layout += located.kind in _LAYOUT
         self._sorted.pop(located.kind, None)
+        if located.kind == "intent":
+            self._open = None
 
-    def _all(self, kind: str) -> list[Record]:
+    def _all(self, kind: str) -> list[Any]:
         found = self._sorted.get(kind)
         if found is None:
             records = self._records[kind]
@@ -160,12 +163,12 @@ class ClusterView:
     @property
     def servers(self) -> list[ServerRecord]:
         """The live servers, by name."""
-        return cast("list[ServerRecord]", self._all("server"))
+        return self._all("server")
 
     @property
     def shards(self) -> list[ShardRecord]:
         """The shards' records, by number: fewer than the configured number before placement."""
-        return cast("list[ShardRecord]", self._all("shard"))
+        return self._all("shard")
 
     def shard(self, number: int) -> ShardRecord | None:
         """One shard's record."""
@@ -189,22 +192,24 @@ class ClusterView:
     @property
     def intents(self) -> list[IntentRecord]:
         """All intents, in the order of their numbers."""
-        return cast("list[IntentRecord]", self._all("intent"))
+        return self._all("intent")
 
     @property
     def jobs(self) -> list[JobRecord]:
         """All jobs, by name."""
-        return cast("list[JobRecord]", self._all("job"))
+        return self._all("job")
 
     @property
     def open_intents(self) -> list[IntentRecord]:
         """Intents that have not been executed on all shards, in the order of their numbers."""
-        return [intent for intent in self.intents if intent.state == "open"]
+        if self._open is None:
+            self._open = [intent for intent in self.intents if intent.state == "open"]
+        return self._open
 
     @property
     def checkpoints(self) -> list[CheckpointRecord]:
         """All published checkpoints, in the order of their numbers: the newest last."""
-        return cast("list[CheckpointRecord]", self._all("checkpoint"))
+        return self._all("checkpoint")
 
     @property
     def namespaces(self) -> dict[str, NamespaceRecord]:

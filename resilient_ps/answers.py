@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -28,18 +28,22 @@ def pieces_of(request: Request) -> Iterator[tuple[Part, Keys, Values]]:
         first, start = end, stop
 
 
-def answers(replies: Iterable[Reply], until_ns: int) -> list[Send]:
+def answers(replies: Sequence[Reply], until_ns: int) -> list[Send]:
     """One message per request where possible, split where texts are long.
 
     They end at `until_ns` (0: never), but for those that say that we are not the owner, or that
     the cluster was rolled back.
     """
+    if len(replies) == 1:  # as mostly
+        origin = replies[0].origin
+        answer = _answer(origin.request, replies)
+        return [Send(origin.peer, answer, _until(replies, until_ns))]
     grouped: dict[Origin, list[Reply]] = {}
-    origin, group = None, list[Reply]()
+    before, group = None, list[Reply]()
     for reply in replies:
-        if reply.origin is not origin:  # neighbours mostly share it
-            origin = reply.origin
-            group = grouped.setdefault(origin, [])
+        if reply.origin is not before:  # neighbours mostly share it
+            before = reply.origin
+            group = grouped.setdefault(before, [])
         group.append(reply)
     return [
         Send(origin.peer, _answer(origin.request, batch), _until(batch, until_ns))
@@ -50,8 +54,6 @@ def answers(replies: Iterable[Reply], until_ns: int) -> list[Send]:
 
 def _batches(group: list[Reply]) -> Iterable[list[Reply]]:
     """Answers to one request, in messages that keep within the limits of a frame."""
-    if len(group) == 1:
-        return [group]
     texts = sum([len(reply.answer.text) for reply in group])
     values = sum([reply.values.nbytes for reply in group if reply.values is not None])
     if texts <= ANSWER_TEXT_BYTES and values <= ANSWER_VALUE_BYTES:
@@ -59,13 +61,13 @@ def _batches(group: list[Reply]) -> Iterable[list[Reply]]:
     return [[reply] for reply in group]
 
 
-def _answer(request: int, batch: list[Reply]) -> Answer:
+def _answer(request: int, batch: Sequence[Reply]) -> Answer:
     parts = tuple([reply.answer for reply in batch])
     values = tuple([reply.values for reply in batch if reply.values is not None])
     return Answer(request, parts, values)
 
 
-def _until(batch: list[Reply], until_ns: int) -> int:
+def _until(batch: Sequence[Reply], until_ns: int) -> int:
     """To send somebody away needs no lease."""
     for reply in batch:
         if reply.answer.status not in _AWAY:

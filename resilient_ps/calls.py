@@ -226,6 +226,8 @@ class Calls:
     def strays(self) -> list[Drop]:
         """Connections to end: what they bring has been overtaken, and would be received into
         arrays that belong to the caller again."""
+        if not self._strays:
+            return []
         peers, self._strays = sorted(self._strays), set()
         return [Drop(peer, "its answer has been overtaken") for peer in peers]
 

@@ -14,7 +14,12 @@ SHOWN_CHARS = 60
 
 def loads_strictly(text: str) -> Any:
     """As `json.loads`, without repeated fields, without NaN, and without infinite numbers."""
-    return json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
+    return json.loads(
+        text,
+        object_pairs_hook=_without_repeats,
+        parse_float=_finite,
+        parse_constant=_no_constant,
+    )
 
 
 def short(value: object) -> str:
@@ -27,9 +32,14 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a field is given twice")
-    if any(isinstance(value, float) and not math.isfinite(value) for value in fields.values()):
-        raise ValueError("a number is too large")
     return fields
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError("a number is too large")
+    return number
 
 
 def _no_constant(name: str) -> Any:

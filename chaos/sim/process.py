@@ -49,10 +49,7 @@ class LocalClock:
 
     def world(self, local_ns: int) -> int:
         """The first moment of the world at which the clock shows at least this."""
-        guess = (local_ns - self.offset_ns) * PPM // (PPM + self.rate_ppm)
-        while self.local(guess) < local_ns:
-            guess += 1
-        return guess
+        return -((self.offset_ns - local_ns) * PPM // (PPM + self.rate_ppm))  # rounded up
 
 
 class Logged(NamedTuple):

@@ -154,7 +154,7 @@ class SimWorker:
 
     def handle(self, event: Event, now_ns: int) -> list[Any]:
         """Everything goes to the session."""
-        return list(self.session.handle(event, now_ns))
+        return self.session.handle(event, now_ns)
 
     def address_of(self, peer: str) -> Address | None:
         """Where a server listens, as far as the session knows."""
@@ -164,7 +164,7 @@ class SimWorker:
         """Take the rank over, then run the program."""
         worker = WorkerId(job.job, rank, incarnation)
         op, now_ns = self._begun(), self.process.now_ns
-        self.process.perform(list(self.session.open_worker(op, job, worker, now_ns)))
+        self.process.perform(self.session.open_worker(op, job, worker, now_ns))
 
     def read(self) -> None:
         """Run the program as a client that is no worker."""
@@ -173,7 +173,7 @@ class SimWorker:
     def broadcast(self, step: Step) -> None:
         """A request that is no worker's write."""
         op = self._begun()
-        self.process.perform(list(self.session.broadcast(op, step, self.process.now_ns)))
+        self.process.perform(self.session.broadcast(op, step, self.process.now_ns))
 
     # -- one operation after the other
 
@@ -265,17 +265,17 @@ class SimWorker:
                 self._resume(self._begun(), ready)
                 return []
             case Tick(cursor):
-                return list(session.tick(self._begun(), cursor, now_ns))
+                return session.tick(self._begun(), cursor, now_ns)
             case Tune(table, rate):
-                return list(session.tune(self._begun(), table.number, rate, now_ns))
+                return session.tune(self._begun(), table.number, rate, now_ns)
             case Pull(table, keys) if isinstance(table.spec, SparseSpec):
                 pull = split_sparse_pull(session.routing, keys, table.spec)
                 self._finish.append((pull, np.empty((len(keys), table.spec.dim), table.spec.dtype)))
                 op, split = self._begun(), pull.split
-                return list(session.pull(op, table.number, split, now_ns, wait_ns=PULL_WAIT_NS))
+                return session.pull(op, table.number, split, now_ns, wait_ns=PULL_WAIT_NS)
             case Push(table, keys, grads) if isinstance(table.spec, SparseSpec):
                 split = split_sparse_push(session.routing, keys, grads)
-                return list(session.push(self._begun(), table.number, split, now_ns))
+                return session.push(self._begun(), table.number, split, now_ns)
             case Pull(table) | Push(table):
                 return self._begin_dense(operation, table, now_ns)
 
@@ -293,7 +293,7 @@ class SimWorker:
         session, text = self.session, table.spec.to_json().encode()
         order, me = session.routing.order, session.worker
         step = Step(Kind.OPEN_TABLE, order, me, table=table.number, text=text)
-        return list(session.broadcast(self._begun(), step, self.process.now_ns))
+        return session.broadcast(self._begun(), step, self.process.now_ns)
 
     def _begin_within(self, operation: Operation, ns: int) -> list[Any]:
         first = self._last_op + 1

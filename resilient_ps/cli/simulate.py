@@ -281,7 +281,7 @@ def _make_ready() -> None:
     warm_up_client()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(200_000, 20, 100)
 
 
 def _outcomes(tasks: list[Task], jobs: int) -> Iterator[Outcome]:

@@ -42,6 +42,10 @@ class Due(NamedTuple):
 
 def apply_all(dues: Sequence[Due], in_parallel: InParallel = one_by_one) -> None:
     """Apply them; of each shard there is one at most."""
+    if len(dues) == 1:  # as mostly
+        for turn in range(len(dues[0].entries)):
+            _apply_turn(dues, turn, in_parallel)
+        return
     turn = 0
     while left := [due for due in dues if len(due.entries) > turn]:
         _apply_turn(left, turn, in_parallel)
@@ -76,9 +80,12 @@ def _plain(due: Due, turn: int) -> PlainPush | None:
 
 
 def _apply_usually(dues: Sequence[Due], turn: int, in_parallel: InParallel) -> None:
+    if len(dues) == 1:
+        _apply_one(dues[0], turn)
+        return
     keys = sum([len(due.entries[turn].command.keys) for due in dues])
     tasks = [partial(_apply_one, due, turn) for due in dues]
-    (in_parallel if len(dues) > 1 and keys >= HEAVY_KEYS else one_by_one)(tasks)
+    (in_parallel if keys >= HEAVY_KEYS else one_by_one)(tasks)
 
 
 def _apply_one(due: Due, turn: int) -> list[Out]:

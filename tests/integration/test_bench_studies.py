@@ -17,7 +17,7 @@ def test_staleness_is_seen_as_it_is_bounded(shell: Shell, tmp_path: Path) -> Non
     """The slow rank lags as far as the others are let go: 1 clock, and without a bound more."""
     page = tmp_path / "study.html"
     done = shell(
-        "bench", "consistency", "--modes", "bsp,ssp:1,asp", "--pattern", "fixed", "--workers", "3",
+        "bench", "consistency", "--modes", "bsp,ssp:1,asp", "--pattern", "fixed", "--workers", "2",
         "--clocks", "12", "--compute-ms", "2", "--factor", "40", "--batch-size", "8",
         "--plot", str(page), "--json",
     )  # fmt: skip

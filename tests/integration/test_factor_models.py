@@ -206,8 +206,8 @@ def test_a_factorisation_machine_tells_late_flights_as_the_reference_does(
     cluster: RunningCluster,
 ) -> None:
     before, after = validation_flights()
-    train = flights_of(before, len(before) - 40_000, len(before))
-    test = flights_of(after, 0, 20_000)
+    train = flights_of(before, len(before) - 30_000, len(before))
+    test = flights_of(after, 0, 15_000)
     x, columns = to_csr(train)
     other = peer(
         "FMClassifier", n_factors=8, optimizer="sgd", learning_rate=0.001, max_iter=6,

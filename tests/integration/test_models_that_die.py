@@ -239,8 +239,8 @@ def test_embeddings_under_bsp_end_with_the_same_bytes_after_a_kill(
     assert ends[0] == ends[1]
 
 
-# `test_rotation_holders` has a short case of a rotation
-@pytest.mark.parametrize("model", [pytest.param("rotation", marks=pytest.mark.soak), "pipeline"])
+@pytest.mark.soak  # `test_tasks` and `test_rotation_holders` have short cases
+@pytest.mark.parametrize("model", ["rotation", "pipeline"])
 def test_tasks_whose_holder_was_killed_end_with_the_bytes_of_the_serial_order(
     processes: Processes, calm: Processes, model: str
 ) -> None:

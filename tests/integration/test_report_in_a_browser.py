@@ -27,7 +27,7 @@ LOOK = """<script>document.title = [
 
 
 @pytest.mark.skipif(BROWSER is None, reason=f"there is no browser here: {', '.join(NAMES)}")
-@pytest.mark.parametrize("width_px", [1440, 520])
+@pytest.mark.parametrize("width_px", [pytest.param(1440, marks=pytest.mark.soak), 520])
 def test_every_panel_is_drawn_and_nothing_is_wider_than_the_window(
     width_px: int, tmp_path: Path
 ) -> None:

@@ -104,7 +104,10 @@ def test_one_rank_trains_and_is_judged(
             (*MF, "--epochs", "20", "--schedule", "rotation", "--parts", "3"), "rmse", 0.0, 0.5,
             marks=pytest.mark.soak,
         ),
-        ((*LDA, "--schedule", "rotation", "--parts", "2"), "perplexity", 1.0, 40.0),
+        pytest.param(
+            (*LDA, "--schedule", "rotation", "--parts", "2"), "perplexity", 1.0, 40.0,
+            marks=pytest.mark.soak,
+        ),
         (("mlp", "classes.npz", "--classes", "3", "--schedule", "pipeline", "--epochs", "6"),
          "accuracy", 0.9, 1.0),
     ],

@@ -273,6 +273,7 @@ def test_foreign_json_is_refused(value: object) -> None:
         (b'{"table_id":1,"table_id":2}', "given twice"),
         (b'{"table_id":NaN}', "NaN is no number"),
         (b'{"table_id":1e999}', "too large"),
+        (b'{"table_id":[1e999]}', "too large"),
         (b" " * (MAX_RECORD_BYTES + 1), "at most 65536"),
         (b"\xff\xfe", "utf-8"),
         (b'"a string"', "not an object"),

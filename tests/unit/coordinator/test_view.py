@@ -98,6 +98,9 @@ def test_open_intents_come_in_the_order_of_their_numbers() -> None:
     )
     view.apply(WatchBatch(10, events))
     assert [record.number for record in view.open_intents] == [2, 12]
+    done = put(KEYS.intent(12), intent(12, "done").to_bytes())
+    view.apply(WatchBatch(11, (done,)))
+    assert [record.number for record in view.open_intents] == [2]
 
 
 def test_the_ring_and_drains_are_known() -> None:
