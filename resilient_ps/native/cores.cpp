@@ -1,6 +1,4 @@
 // See cores.h. The threads begin with the first call that is worth them, and sleep between calls.
-// To be woken up takes as long as some hundred rows: so they are woken up a little before there is
-// something to do, and whoever waits for the last of them does not sleep at once.
 // One call at a time has them; another one at the same time works alone, as a forked child does.
 
 #include "cores.h"
@@ -12,7 +10,6 @@ namespace resilient_ps {
 namespace {
 
 const long HELPERS_MAX = 7;
-const int PAUSES_MAX = 400;  // of 10 to 50 ns each, before somebody sleeps
 
 struct Batch {
     Task task;
@@ -36,43 +33,21 @@ pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
 Batch* current = nullptr;  // under `lock`, as the rest
 int64_t working = 0;       // helpers that are busy with it
 uint64_t turn = 0;
-uint64_t calls = 0;  // of `call_helpers`
 long helpers = -1;  // -1: none have been started yet
 pid_t home = 0;     // the process that has them
 
-// Waits a little for a number that others change, until `done(number)`.
-template <class Number, class Done>
-void pause_until(const Number& number, Done done) {
-    for (int i = 0; i < PAUSES_MAX && !done(__atomic_load_n(&number, __ATOMIC_RELAXED)); i++) {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
-    }
-}
-
 void* help(void*) {
-    uint64_t seen = 0, heard = 0;
+    uint64_t seen = 0;
     pthread_mutex_lock(&lock);
     for (;;) {
-        while (current == nullptr || turn == seen) {
-            if (heard == calls) {
-                pthread_cond_wait(&begun, &lock);
-                continue;
-            }
-            heard = calls;
-            const uint64_t before = turn;
-            pthread_mutex_unlock(&lock);
-            pause_until(turn, [before](uint64_t now) { return now != before; });
-            pthread_mutex_lock(&lock);
-        }
+        while (current == nullptr || turn == seen) pthread_cond_wait(&begun, &lock);
         Batch* batch = current;
         seen = turn;
-        heard = calls;
-        __atomic_fetch_add(&working, 1, __ATOMIC_RELAXED);
+        working++;
         pthread_mutex_unlock(&lock);
         batch->work();
         pthread_mutex_lock(&lock);
-        if (__atomic_sub_fetch(&working, 1, __ATOMIC_RELAXED) == 0) pthread_cond_signal(&ended);
+        if (--working == 0) pthread_cond_signal(&ended);
     }
     return nullptr;
 }
@@ -89,25 +64,7 @@ void start_helpers() {
     }
 }
 
-void wake_up(int64_t tasks) {
-    if (tasks > helpers) {
-        pthread_cond_broadcast(&begun);
-        return;
-    }
-    for (int64_t i = 1; i < tasks; i++) pthread_cond_signal(&begun);
-}
-
-bool have_helpers() { return helpers > 0 && getpid() == home; }
-
 }  // namespace
-
-void call_helpers(int64_t tasks) {
-    if (!have_helpers()) return;
-    pthread_mutex_lock(&lock);
-    calls++;
-    pthread_mutex_unlock(&lock);
-    wake_up(tasks);
-}
 
 void run_tasks(Task task, void* context, int64_t tasks, bool worth_it) {
     Batch batch = {task, context, tasks, 0};
@@ -117,11 +74,13 @@ void run_tasks(Task task, void* context, int64_t tasks, bool worth_it) {
     if (helpers < 0) start_helpers();
     pthread_mutex_lock(&lock);
     current = &batch;
-    __atomic_fetch_add(&turn, 1, __ATOMIC_RELAXED);
+    turn++;
     pthread_mutex_unlock(&lock);
-    wake_up(tasks);
+    if (tasks > helpers)
+        pthread_cond_broadcast(&begun);
+    else
+        for (int64_t i = 1; i < tasks; i++) pthread_cond_signal(&begun);
     batch.work();
-    pause_until(working, [](int64_t now) { return now == 0; });
     pthread_mutex_lock(&lock);
     current = nullptr;
     while (working > 0) pthread_cond_wait(&ended, &lock);

@@ -13,9 +13,6 @@ typedef void (*Task)(void* context, int64_t number);
 // Tasks must share nothing. To be called without the interpreter where it is worth it.
 void run_tasks(Task task, void* context, int64_t tasks, bool worth_it);
 
-// So many tasks are about to come: wakes up who is going to help with them.
-void call_helpers(int64_t tasks);
-
 }  // namespace resilient_ps
 
 #endif

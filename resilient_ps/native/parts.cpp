@@ -171,7 +171,6 @@ PyObject* push_given(PyObject* const* args, Keeping* keeping) {
     if (!keys.open(args[0], "keys", UINT64_LETTERS) || !grads.open(args[1], "grads", "") ||
         !given.open(args[2], args[3], 8))
         return leave_it();
-    if (grads.bytes() >= HEAVY_BYTES && given.n > 1) call_helpers(given.n);
     const int dtype = dtype_of(grads);
     if (keeping != nullptr && PyList_GET_SIZE(args[4]) != given.n) return leave_it();
     PushPart parts[PARTS_MAX];
