@@ -92,7 +92,7 @@ class Disasters:
         return [server for server in self._cluster.servers.values() if server.alive]
 
     def _kill(self, names: list[str], what: str) -> Undo | None:
-        if not names:
+        if not names or self._leaves_nothing(0):
             return None
         for name in names:
             self._cluster.kill(name)
@@ -149,9 +149,20 @@ class Disasters:
         good = [] if archive is None else archive.good()
         if archive is None or not good or good[-1].id not in archive.stored:
             return None
+        goes_back = not self._cluster.is_open or bool(self._cluster.lost_shards())
+        if goes_back and self._leaves_nothing(1):
+            return None
         names = sorted(archive.stored[good[-1].id].names & set(bucket.blobs.names()))
         if not names:
             return None
         name = names[fault.how % len(names)]
         self._say(f"{name} {bucket.damage(name, fault.how // 7)}")
         return lambda: None
+
+    def _leaves_nothing(self, whole_most: int) -> bool:
+        """Are there checkpoints, and so many whole ones at most? No cluster could come back."""
+        archive = self._cluster.archive
+        good = [] if archive is None else archive.good()
+        if archive is None or not good:
+            return False  # before the first one it begins anew
+        return sum([not archive.problem(record) for record in good]) <= whole_most

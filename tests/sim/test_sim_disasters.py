@@ -64,6 +64,15 @@ def test_a_single_fault_of_any_kind_is_performed_and_survived(kind: StoreFaultKi
     assert outcome.rollbacks == (kind in DISASTER_WEIGHTS)
 
 
+@pytest.mark.parametrize("first", ["store damage", "crash all"])
+def test_the_only_checkpoint_and_what_needs_it_are_not_both_lost(first: StoreFaultKind) -> None:
+    second: StoreFaultKind = "lose etcd" if first == "store damage" else "store damage"
+    schedule = (Fault(4_000, first, (), 300, PLAIN), Fault(4_100, second, (), 300, PLAIN))
+    outcome = transfers(SSP(1), schedule)
+    assert outcome.verdict == "true", outcome.findings
+    assert (outcome.faults, outcome.skipped) == (1, 1)
+
+
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_every_order_is_carried_out_once_though_everything_is_lost_again_and_again(
     mode: Consistency,
