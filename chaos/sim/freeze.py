@@ -26,6 +26,8 @@ def freeze(faults: Faults, rng: np.random.Generator) -> tuple[str, ...]:
         if rng.integers(2):
             cluster.world.bucket.stop()
             faults.say("the object store answers nobody, for ever")
+    # A server that is struck may have written to etcd right before, that it alone is in sync now.
+    cluster.world.run_until(lambda: cluster.world.store.idle, BACK_WITHIN_S)
     survivors = _choose(faults, rng)
     for name in faults.cluster.servers:
         if survivors and name not in survivors:

@@ -295,9 +295,11 @@ def test_a_store_that_trickles_is_given_up(
         HASTY, endpoint=proxy.endpoint, attempts=1, attempt_s=0.3, slowest_bytes_per_s=100 * MIB
     )
     data = os.urandom(4 * MIB)
+    with closing(
+        open_store(f"{server.url}/trickle", replace(HASTY, endpoint=server.endpoint))
+    ) as store:
+        put(store, "x", data)
     with closing(open_store(f"{server.url}/trickle", trickle)) as store:
-        if direction == "get":
-            put(store, "x", data)
         proxy.trouble = StoreTrouble(bytes_per_s=200_000)
         request = GetBlob("x") if direction == "get" else PutBlob("x", data)
         with pytest.raises(StoreUnavailable, match=r"too long|timeout"):

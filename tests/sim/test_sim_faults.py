@@ -112,6 +112,13 @@ def test_liveness_leaves_a_majority_and_strikes_the_others_for_ever() -> None:
         assert len(ends) == 1, outcome.story
 
 
+def test_what_was_on_its_way_to_etcd_arrives_before_servers_are_struck_for_ever() -> None:
+    """The server that is killed wakes up right before, and writes that it alone is in sync."""
+    faults = schedule_of(610)
+    outcome = run_seed(610, kind="liveness", schedule=tuple(faults[at] for at in (10, 11, 13)))
+    assert outcome.verdict == "true", outcome.findings
+
+
 def test_a_run_goes_on_for_thirty_virtual_seconds() -> None:
     outcome = run_seed(2, schedule=())
     assert outcome.virtual_s >= 30
