@@ -94,6 +94,7 @@ class _Teller:
         self._begun_s = self._told_s = self._batch_s = time.monotonic()
         self._samples = self._earlier = self._rows = 0
         self._loss_sum = self._longest_s = 0.0
+        self._loss = (0, 0.0)  # rows, and their mean, as they were told last
 
     def begin(self, clock: int, earlier: int) -> None:
         self._earlier = earlier
@@ -115,7 +116,9 @@ class _Teller:
         return told
 
     def _take(self, state: str, clock: int) -> Told:
-        rows, loss, longest_s = self._rows, self._loss_sum / max(self._rows, 1), self._longest_s
+        if self._rows:  # else: of those that were told last
+            self._loss = (self._rows, self._loss_sum / self._rows)
+        (rows, loss), longest_s = self._loss, self._longest_s
         self._rows, self._loss_sum, self._longest_s = 0, 0.0, 0.0
         self._told_s = time.monotonic()
         return Told(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from contextlib import suppress
 
 from resilient_ps.coordinator.keys import ClusterKeys
@@ -27,6 +28,7 @@ LEASE_LEAST_S = 1
 LEASE_MOST_S = 3_600
 BEATS_PER_LEASE = 4
 STOP_S = 0.5  # how long `stop` waits for the thread
+AGAIN_S = 0.2  # between two attempts to register
 
 
 def holder_name() -> str:
@@ -56,8 +58,20 @@ class Holding:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
-        """Register, and keep it so. Raises `NotFound` where the graph is gone, `RetryLater`."""
-        self._register(deadline_s)
+        """Register, and keep it so. Raises `NotFound` where the graph is gone, `RetryLater`.
+
+        Where it is not known whether it was done (etcd has lost its leader), it is done again.
+        """
+        until_s = time.monotonic() + deadline_s
+        while True:
+            left_s = until_s - time.monotonic()
+            try:
+                self._register(left_s)
+                break
+            except RetryLater:
+                if time.monotonic() + AGAIN_S >= until_s:
+                    raise
+            self._stopped.wait(AGAIN_S)
         self._thread.start()
 
     def ask_to_stop(self) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from resilient_ps.client.holding import Holding
 from resilient_ps.coordinator.keys import ClusterKeys
-from resilient_ps.coordinator.kv import Put, Txn
+from resilient_ps.coordinator.kv import Put, Txn, TxnResult
 from resilient_ps.coordinator.memory import MemoryKv
 from resilient_ps.coordinator.runtime.memory_client import MemoryClient
 from resilient_ps.coordinator.task_records import HolderRecord
-from resilient_ps.errors import BadInput, NotFound, Unavailable
+from resilient_ps.errors import BadInput, DeadlineExceeded, NotFound, Unavailable
 
 KEYS = ClusterKeys("c")
 PATIENCE_S = 20.0
@@ -28,6 +28,14 @@ class Store(MemoryClient):
         self.granted = threading.Semaphore(0)
         self.refreshed = threading.Semaphore(0)
         self.down = False
+        self.lost = 0  # answers to transactions that are still to be lost
+
+    def txn(self, *arguments: Any, **more: Any) -> TxnResult:
+        result = super().txn(*arguments, **more)
+        if self.lost:
+            self.lost -= 1
+            raise DeadlineExceeded("an answer was lost")
+        return result
 
     def grant(self, *arguments: Any, **more: Any) -> Any:
         leased = super().grant(*arguments, **more)
@@ -64,6 +72,18 @@ def test_it_is_registered_under_its_lease_until_it_stops(store: Store) -> None:
     assert store.refreshed.acquire(timeout=PATIENCE_S)
     holding.stop()
     assert held(store) == {}
+
+
+def test_where_answers_are_lost_it_registers_again_until_its_deadline(store: Store) -> None:
+    store.lost = 2
+    holding = Holding(store, KEYS, "g", ttl_s=60)
+    holding.start()
+    assert list(held(store)) == [KEYS.holder("g", holding.name)]
+    holding.stop()
+    assert held(store) == {}
+    store.lost = 1_000
+    with pytest.raises(DeadlineExceeded):
+        Holding(store, KEYS, "g").start(deadline_s=0.3)
 
 
 def test_a_lost_lease_is_replaced_and_the_name_stays(store: Store) -> None:
