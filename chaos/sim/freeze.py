@@ -6,11 +6,13 @@ from itertools import combinations
 
 import numpy as np
 
+from resilient_ps.chaos.sim.cluster import SimCluster
 from resilient_ps.chaos.sim.faults import Faults
 from resilient_ps.chaos.sim.store import ETCD
 
 FOREVER_NS = 10**15
 BACK_WITHIN_S = 30.0
+UNDER_WAY_NS = 10_000_000  # what was sent before somebody was struck has arrived by then
 
 
 def freeze(faults: Faults, rng: np.random.Generator) -> tuple[str, ...]:
@@ -18,6 +20,9 @@ def freeze(faults: Faults, rng: np.random.Generator) -> tuple[str, ...]:
 
     Returns the survivors; () when a shard has been lost. An object store has brought the cluster
     back from a disaster by then, and is not needed any more: it may be struck too.
+
+    Who is struck may have written right before that it alone is in sync, as it may where the other
+    member had just lost its lease: then that shard has been lost, too.
     """
     faults.heal()
     cluster = faults.cluster
@@ -26,13 +31,13 @@ def freeze(faults: Faults, rng: np.random.Generator) -> tuple[str, ...]:
         if rng.integers(2):
             cluster.world.bucket.stop()
             faults.say("the object store answers nobody, for ever")
-    # A server that is struck may have written to etcd right before, that it alone is in sync now.
-    cluster.world.run_until(lambda: cluster.world.store.idle, BACK_WITHIN_S)
     survivors = _choose(faults, rng)
     for name in faults.cluster.servers:
         if survivors and name not in survivors:
             _strike(faults, name, rng)
-    return survivors
+    cluster.world.run_to(cluster.world.now_ns + UNDER_WAY_NS)
+    struck = set(cluster.servers) - set(survivors)
+    return () if struck and not _hold_all(cluster, set(survivors)) else survivors
 
 
 def _choose(faults: Faults, rng: np.random.Generator) -> tuple[str, ...]:
@@ -43,19 +48,28 @@ def _choose(faults: Faults, rng: np.random.Generator) -> tuple[str, ...]:
     """
     cluster = faults.cluster
     names = list(cluster.servers)
-    processes = {server.process_id: server.name for server in cluster.servers.values()}
-    members = [
-        {processes.get(member.process, "") for member in record.in_sync} & set(names)
-        for record in cluster.records().values()
-    ]
-    if not all(members):
+    if not all(_members(cluster)):
         return ()
     for count in range(len(names) // 2 + 1, len(names)):
-        chosen = [set(some) for some in combinations(names, count)]
-        fit = [c for c in chosen if all(len(c & held) >= cluster.min_in_sync for held in members)]
+        fit = [some for some in combinations(names, count) if _hold_all(cluster, set(some))]
         if fit:
             return tuple(sorted(fit[int(rng.integers(len(fit)))]))
     return tuple(names)
+
+
+def _hold_all(cluster: SimCluster, names: set[str]) -> bool:
+    """Can these servers alone commit, on every shard?"""
+    return all(len(names & held) >= cluster.min_in_sync for held in _members(cluster))
+
+
+def _members(cluster: SimCluster) -> list[set[str]]:
+    """For each shard, the servers that are in sync, in their present processes."""
+    processes = {server.process_id: server.name for server in cluster.servers.values()}
+    records = cluster.records().values()
+    return [
+        {processes[each.process] for each in record.in_sync if each.process in processes}
+        for record in records
+    ]
 
 
 def _strike(faults: Faults, name: str, rng: np.random.Generator) -> None:

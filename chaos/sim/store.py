@@ -91,7 +91,6 @@ class Store:
         self._keys = ClusterKeys(world.cluster)
         self._audit = self.kv.watch(self._keys.prefix, 0)
         self.wiped = 0  # how often everything was lost
-        self._under_way = 0  # requests that have not reached etcd yet
         world.network.on_open.append(self._tell)
         world.after(TEND_EVERY_NS, self._tend)
 
@@ -101,11 +100,6 @@ class Store:
     def down(self) -> bool:
         """Does etcd answer nobody?"""
         return self._down > 0
-
-    @property
-    def idle(self) -> bool:
-        """Has everything reached etcd that was sent to it?"""
-        return not self._under_way
 
     def stop(self) -> None:
         """etcd has no quorum from now on: it answers nobody, and ends no lease."""
@@ -150,17 +144,14 @@ class Store:
     def _attempt(self, asked: _Call) -> None:
         asked.attempt += 1
         delay_ns = self._world.network.delay_ns(asked.process.host, ETCD)
-        self._under_way += 1
         self._world.after(delay_ns, partial(self._perform, asked, asked.attempt))
 
     def _perform(self, asked: _Call, attempt: int) -> None:
         """A request reaches etcd: it is performed even where nobody waits for it any more."""
-        self._under_way -= 1
         world, host = self._world, asked.process.host
         if self.down or not self._is_connected(host):
             world.after(ATTEMPT_NS, partial(self._time_out, asked, attempt))
             if world.draw_share() < LATE_SHARE:
-                self._under_way += 1
                 world.after(world.draw_below(LATE_MOST_NS), partial(self._perform_late, asked))
             return
         result: Answer | ResilientPsError
@@ -185,7 +176,6 @@ class Store:
 
     def _perform_late(self, asked: _Call) -> None:
         """A request that was held back reaches etcd after its client has given it up."""
-        self._under_way -= 1
         if self.down or not self._is_connected(asked.process.host):
             return
         with suppress(ResilientPsError):

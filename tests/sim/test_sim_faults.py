@@ -112,11 +112,14 @@ def test_liveness_leaves_a_majority_and_strikes_the_others_for_ever() -> None:
         assert len(ends) == 1, outcome.story
 
 
-def test_what_was_on_its_way_to_etcd_arrives_before_servers_are_struck_for_ever() -> None:
-    """The server that is killed wakes up right before, and writes that it alone is in sync."""
-    faults = schedule_of(610)
-    outcome = run_seed(610, kind="liveness", schedule=tuple(faults[at] for at in (10, 11, 13)))
-    assert outcome.verdict == "true", outcome.findings
+@pytest.mark.parametrize(("seed", "of_these", "lost"), [(610, (10, 11, 13), (2,)), (163, (4,), ())])
+def test_who_wrote_that_it_alone_is_in_sync_takes_a_shard_along_when_it_is_struck(
+    seed: int, of_these: tuple[int, ...], lost: tuple[int, ...]
+) -> None:
+    """Right after it heard that the other member had lost its lease: nothing goes on without it."""
+    faults = schedule_of(seed)
+    outcome = run_seed(seed, kind="liveness", schedule=tuple(faults[at] for at in of_these))
+    assert (outcome.verdict, outcome.lost_shards) == ("true", lost), outcome.findings
 
 
 def test_a_run_goes_on_for_thirty_virtual_seconds() -> None:
