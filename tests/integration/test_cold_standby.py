@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from standby import CLOCKS, CLUSTER, EPOCHS, Outcome, Running, cold_standby, outcome_of
@@ -95,8 +94,8 @@ def damage(url: str, checkpoint: CheckpointId, how: str) -> str:
         return name
 
 
-def test_damaged_checkpoints_are_skipped_and_named(tmp_path: Path) -> None:
-    url = str(tmp_path)
+def test_damaged_checkpoints_are_skipped_and_named(seaweedfs: SeaweedFS) -> None:
+    url = f"{seaweedfs.url}/damaged"
     with cold_standby(url, 2) as running:
         running.train(pause_ms=20)
         running.wait_for_checkpoints(4)
