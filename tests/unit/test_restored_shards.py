@@ -191,6 +191,21 @@ def test_deltas_replace_rows_and_add_some() -> None:
     assert table.pull(np.array([5, 6, 7], np.uint64)).tolist() == [50, 61, 70]
 
 
+def counts_restored(rows: int, before: Shard | None = None) -> Shard:
+    """A shard with a table of counts, restored in the memory of the one before."""
+    one = RestoredShard(0, 1)
+    one.take_head([[2, COUNTS.to_json(), 0.0, 0, rows]], [])
+    one.expect_rows(2, rows, before)
+    one.take_rows(2, np.arange(rows, dtype=np.uint64), np.arange(1, rows + 1))
+    return one.finish()
+
+
+def test_of_the_shard_before_no_row_is_left() -> None:
+    table = counts_restored(15_000, counts_restored(20_000)).tables[2]
+    keys = np.array([0, 14_999, 15_000, 19_999], np.uint64)
+    assert table.pull(keys).tolist() == [1, 15_000, 0, 0]
+
+
 def test_heads_of_several_shards_are_one() -> None:
     one = RestoredShard(0, 1)
     text = JobSpec(1, "job", 2, SSP(1)).to_json()

@@ -30,6 +30,8 @@ class Store(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Answering)
         self.broken = broken
         self.busy = 0
+        self.stalls = 0
+        self.over = threading.Event()
         self.parting = False
         self.connections = 0
         self.requests = 0
@@ -48,8 +50,9 @@ class Answering(BaseHTTPRequestHandler):
         if self.server.busy > 0:
             self.server.busy -= 1
             self.send_response(503)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(CONTENT)))
             self.end_headers()
+            self.wfile.write(CONTENT)  # it is no less long than what was asked for
             return
         content, asked = CONTENT, self.headers.get("Range")
         if asked is None:
@@ -62,7 +65,12 @@ class Answering(BaseHTTPRequestHandler):
         self.send_header("ETag", '"1"')
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        if self.server.broken > 0:
+        if self.server.stalls > 0:
+            self.server.stalls -= 1
+            self.wfile.write(content[: len(content) // 2])
+            self.server.over.wait(30)
+            self.close_connection = True
+        elif self.server.broken > 0:
             self.server.broken -= 1
             self.wfile.write(content[: len(content) // 2])
             self.close_connection = True
@@ -85,6 +93,7 @@ def store(broken: int) -> Iterator[Store]:
         thread = threading.Thread(target=store.serve_forever, args=(0.01,))
         thread.start()
         yield store
+        store.over.set()
         store.shutdown()
         thread.join()
 
@@ -187,3 +196,15 @@ def test_a_proxy_is_not_passed_by(store: Store, monkeypatch: pytest.MonkeyPatch)
     assert range_of(blobs) == CONTENT[1000:-1000]
     assert store.connections == 1
     blobs.close()
+
+
+def test_a_connection_on_which_an_answer_stands_still_is_not_used_again(
+    store: Store, blobs: S3Blobs
+) -> None:
+    store.stalls = 1
+    hasty = S3Blobs(
+        "bucket", StoreOptions(endpoint=blobs._options.endpoint, attempts=2, read_timeout_s=1.0)
+    )
+    assert range_of(hasty) == CONTENT[1000:-1000]
+    assert (store.connections, store.requests) == (2, 2)
+    hasty.close()
