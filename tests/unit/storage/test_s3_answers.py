@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from http_store import client_of, serving
 
 from resilient_ps.storage.blobs import BlobGot, GetBlob, StoreUnavailable
 from resilient_ps.storage.runtime.body import PIECE_BYTES
@@ -89,23 +90,15 @@ def broken() -> int:
 
 @pytest.fixture
 def store(broken: int) -> Iterator[Store]:
-    with Store(broken) as store:
-        thread = threading.Thread(target=store.serve_forever, args=(0.01,))
-        thread.start()
+    with Store(broken) as store, serving(store):
         yield store
         store.over.set()
-        store.shutdown()
-        thread.join()
 
 
 @pytest.fixture
 def blobs(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Blobs]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    endpoint = f"http://127.0.0.1:{store.server_address[1]}"
-    blobs = S3Blobs("bucket", StoreOptions(endpoint=endpoint, attempts=2, backoff_s=0.01))
-    yield blobs
-    blobs.close()
+    with client_of(store, monkeypatch, attempts=2, backoff_s=0.01) as blobs:
+        yield blobs
 
 
 def content_of(blobs: S3Blobs) -> bytes:
@@ -199,12 +192,9 @@ def test_a_proxy_is_not_passed_by(store: Store, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_connection_on_which_an_answer_stands_still_is_not_used_again(
-    store: Store, blobs: S3Blobs
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.stalls = 1
-    hasty = S3Blobs(
-        "bucket", StoreOptions(endpoint=blobs._options.endpoint, attempts=2, read_timeout_s=1.0)
-    )
-    assert range_of(hasty) == CONTENT[1000:-1000]
+    with client_of(store, monkeypatch, attempts=2, read_timeout_s=1.0) as hasty:
+        assert range_of(hasty) == CONTENT[1000:-1000]
     assert (store.connections, store.requests) == (2, 2)
-    hasty.close()

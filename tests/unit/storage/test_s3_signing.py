@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from http_store import client_of, serving
 
 from resilient_ps.storage.blobs import Encoded, PutBlob
-from resilient_ps.storage.runtime.options import MIB, StoreOptions
+from resilient_ps.storage.runtime.options import MIB
 from resilient_ps.storage.runtime.pieces import PieceReader
 from resilient_ps.storage.runtime.s3 import S3Blobs
 
@@ -64,22 +64,14 @@ class Body:
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    with Store() as store:
-        thread = threading.Thread(target=store.serve_forever, args=(0.01,))
-        thread.start()
+    with Store() as store, serving(store):
         yield store
-        store.shutdown()
-        thread.join()
 
 
 @pytest.fixture
 def blobs(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Blobs]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    endpoint = f"http://127.0.0.1:{store.server_address[1]}"
-    blobs = S3Blobs("bucket", StoreOptions(endpoint=endpoint, multipart_bytes=6 * MIB))
-    yield blobs
-    blobs.close()
+    with client_of(store, monkeypatch, multipart_bytes=6 * MIB) as blobs:
+        yield blobs
 
 
 @pytest.mark.parametrize("body", [b"", b"short", bytes(3 * MIB), bytes(20 * MIB), Body()])
