@@ -144,7 +144,11 @@ class Examination:
     def basics(self) -> Finding:
         """Raises what a store says to somebody who may not use it."""
         item, data = "write, read, delete", secrets.token_bytes(10_000)
-        self.put("basics", data)
+        try:
+            self.put("basics", data)
+        except StoreRefused:
+            self._names.clear()  # nothing was written: there is nothing to clean up
+            raise
         if self.get("basics").data != data:
             return Finding(item, "bad", "other bytes came back", "no checkpoint can be read")
         self.blobs.do(DeleteBlobs((self.name("basics"),)))
