@@ -296,39 +296,7 @@ PyObject* pull_parts(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
 
 // ------------------------------------------------------------------------------------ dense
 
-struct Run {  // consecutive blocks of one dense table
-    DenseArrays table;
-    int64_t itemsize, first_block, blocks, blocks_per_task, first_task, tasks;
-    const char* grads;
-
-    // args: values, state, first block, block elements, meta, hyper, work. `elements` gradients are
-    // at `at`, of this type.
-    bool open(PyObject* const* args, const char* at, int64_t elements, int dtype_of_grads) {
-        if (!table.open(args[0], args[1], args[3], args[4], args[5], args[6], dtype_of_grads))
-            return false;
-        first_block = PyLong_AsLongLong(args[2]);
-        if (PyErr_Occurred()) return false;
-        grads = at;
-        itemsize = table.values.itemsize();
-        const int64_t per_block = table.dense.block_elements;
-        blocks = (elements + per_block - 1) / per_block;
-        const int64_t per_task = TASK_BYTES / (per_block * itemsize);
-        blocks_per_task = per_task > 0 ? per_task : 1;
-        tasks = (blocks + blocks_per_task - 1) / blocks_per_task;
-        return is_within(elements);
-    }
-
-    bool is_within(int64_t elements) const {
-        const Dense& dense = table.dense;
-        if (!fits(first_block >= 0 && first_block < table.blocks(), "no such blocks")) return false;
-        const int64_t end = first_block * dense.block_elements + elements;
-        return fits(end <= dense.elements, "no such blocks") &&
-               fits(elements % dense.block_elements == 0 || end == dense.elements,
-                    "grads must be exactly those of whole blocks");
-    }
-};
-
-void push_blocks_of(const Run& run, int64_t number) {
+void push_blocks_of(const DenseRun& run, int64_t number) {
     const int64_t from = number * run.blocks_per_task;
     const int64_t left = run.blocks - from;
     const int64_t n = left < run.blocks_per_task ? left : run.blocks_per_task;
@@ -344,35 +312,62 @@ void push_blocks_of(const Run& run, int64_t number) {
 }
 
 struct Runs {
-    Run runs[PARTS_MAX];
-    Py_ssize_t n = 0;
-    int64_t tasks = 0;
-
-    void add_opened() {
-        runs[n].first_task = tasks;
-        tasks += runs[n++].tasks;
-    }
-    void push(int64_t bytes) {
-        WithoutInterpreter released(bytes >= WORTH_RELEASING_BYTES);
-        run_tasks(push_task, this, tasks, bytes >= HEAVY_BYTES);
-    }
-    static void push_task(void* context, int64_t number) {
-        const Runs& all = *(const Runs*)context;
-        Py_ssize_t i = all.n - 1;
-        while (all.runs[i].first_task > number) i--;
-        push_blocks_of(all.runs[i], number - all.runs[i].first_task);
-    }
+    DenseRun* const* all;
+    int64_t n;
 };
+
+void push_task(void* context, int64_t number) {
+    const Runs& runs = *(const Runs*)context;
+    int64_t i = runs.n - 1;
+    while (runs.all[i]->first_task > number) i--;
+    push_blocks_of(*runs.all[i], number - runs.all[i]->first_task);
+}
+
+}  // namespace
+
+bool DenseRun::open(PyObject* const* args, const char* at, int64_t elements, int dtype_of_grads) {
+    if (!table.open(args[0], args[1], args[3], args[4], args[5], args[6], dtype_of_grads))
+        return false;
+    first_block = PyLong_AsLongLong(args[2]);
+    if (PyErr_Occurred()) return false;
+    grads = at;
+    itemsize = table.values.itemsize();
+    const int64_t per_block = table.dense.block_elements;
+    blocks = (elements + per_block - 1) / per_block;
+    const int64_t per_task = TASK_BYTES / (per_block * itemsize);
+    blocks_per_task = per_task > 0 ? per_task : 1;
+    tasks = (blocks + blocks_per_task - 1) / blocks_per_task;
+    return is_within(elements);
+}
+
+bool DenseRun::is_within(int64_t elements) const {
+    const Dense& dense = table.dense;
+    if (!fits(first_block >= 0 && first_block < table.blocks(), "no such blocks")) return false;
+    const int64_t end = first_block * dense.block_elements + elements;
+    return fits(end <= dense.elements, "no such blocks") &&
+           fits(elements % dense.block_elements == 0 || end == dense.elements,
+                "grads must be exactly those of whole blocks");
+}
+
+void push_dense(DenseRun* const* runs, int64_t n, int64_t bytes) {
+    Runs all = {runs, n};
+    int64_t tasks = 0;
+    for (int64_t i = 0; i < n; i++) runs[i]->first_task = tasks, tasks += runs[i]->tasks;
+    WithoutInterpreter released(bytes >= WORTH_RELEASING_BYTES);
+    run_tasks(push_task, &all, tasks, bytes >= HEAVY_BYTES);
+}
+
+namespace {
 
 // push_run(values, state, grads, first_block, block_elements, meta, hyper, work)
 PyObject* push_run(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     Buffer grads;
-    Runs all;
+    DenseRun run;
     if (!takes(nargs, 8, "push_run") || !grads.open(args[2], "grads", "")) return nullptr;
     PyObject* const table[] = {args[0], args[1], args[3], args[4], args[5], args[6], args[7]};
-    if (!all.runs[0].open(table, grads.as<char>(), grads.size(), dtype_of(grads))) return nullptr;
-    all.add_opened();
-    all.push(grads.bytes());
+    if (!run.open(table, grads.as<char>(), grads.size(), dtype_of(grads))) return nullptr;
+    DenseRun* const only = &run;
+    push_dense(&only, 1, grads.bytes());
     Py_RETURN_NONE;
 }
 
@@ -384,19 +379,20 @@ PyObject* push_runs(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     if (!takes(nargs, 3, "push_runs")) return nullptr;
     if (!grads.open(args[0], "grads", "") || !given.open(args[1], args[2], 7)) return leave_it();
     const int dtype = dtype_of(grads);
-    Runs all;
+    DenseRun runs[PARTS_MAX];
+    DenseRun* all[PARTS_MAX];
     int64_t start = 0;
     for (Py_ssize_t i = 0; i < given.n; i++) {
         int64_t elements;
+        all[i] = &runs[i];
         if (!given.count(i, &elements) || start + elements > grads.size() ||
-            !all.runs[i].open(&PyTuple_GET_ITEM(PyList_GET_ITEM(given.tables, i), 0),
-                              grads.as<char>() + start * grads.itemsize(), elements, dtype))
+            !runs[i].open(&PyTuple_GET_ITEM(PyList_GET_ITEM(given.tables, i), 0),
+                          grads.as<char>() + start * grads.itemsize(), elements, dtype))
             return leave_it();
-        all.add_opened();
         start += elements;
     }
     if (start != grads.size()) return leave_it();
-    all.push(grads.bytes());
+    push_dense(all, given.n, grads.bytes());
     Py_RETURN_TRUE;
 }
 

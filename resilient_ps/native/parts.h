@@ -39,6 +39,23 @@ struct PushPart {
 // Makes the steps of all parts, which are of different tables.
 void make_pushes(PushPart* const* parts, int64_t n, int64_t bytes);
 
+// Consecutive blocks of one dense table, to be pushed to.
+struct DenseRun {
+    DenseArrays table;
+    int64_t itemsize, first_block, blocks, blocks_per_task, first_task, tasks;
+    const char* grads;
+
+    // args: values, state, first block, block elements, meta, hyper, work. `elements` gradients are
+    // at `at`, of this type.
+    bool open(PyObject* const* args, const char* at, int64_t elements, int dtype_of_grads);
+
+   private:
+    bool is_within(int64_t elements) const;
+};
+
+// Makes the steps of all runs, which are of different tables; PARTS_MAX at most.
+void push_dense(DenseRun* const* runs, int64_t n, int64_t bytes);
+
 struct Pull {
     PullPart parts[PARTS_MAX];
     Py_ssize_t n = 0;

@@ -27,14 +27,14 @@ struct {
 #define LOG_NAMES(X) \
     X(_attempt) X(_early) X(_entries) X(_epochs) X(_held) X(_members) X(_members_of) X(_origins) \
     X(_quota_at) X(_target) X(_verified) X(append) X(applied) X(attempt) X(barrier) X(buffers) \
-    X(by_path) X(bytes_max) X(claim) X(clock) X(commit) X(copy) X(counted) X(cut) X(cuts) X(digest) \
-    X(epoch) X(followers) X(go_on) X(guards) X(heir) X(held_bytes) X(holds_back) X(home) \
-    X(in_sync) X(incarnation) X(jobs) X(joining) X(keys) X(kind) X(known) X(lack) X(last) \
-    X(leading) X(leases) X(ledger) X(live) X(log) X(lsn) X(match) X(members) X(min_in_sync) X(n) \
-    X(nbytes) X(number) X(opened) X(overlay) X(parts) X(pieces) X(popleft) X(position) X(prev) \
-    X(push_arrays) X(quotas) X(ranks) X(rate) X(record) X(replay_digest) X(replayed) X(resend) \
-    X(sent) X(server) X(settled) X(shard) X(since_ns) X(table) X(tables) X(taken) X(text) \
-    X(ticked) X(told) X(values) X(width) X(worker) X(writer)
+    X(by_path) X(bytes_max) X(claim) X(clock) X(commit) X(copy) X(counted) X(cut) X(cuts) \
+    X(digest) X(epoch) X(followers) X(go_on) X(guards) X(heir) X(held_bytes) X(holds_back) \
+    X(home) X(in_sync) X(incarnation) X(is_pushable) X(jobs) X(joining) X(keys) X(kind) X(known) \
+    X(lack) X(last) X(leading) X(leases) X(ledger) X(live) X(log) X(lsn) X(match) X(members) \
+    X(min_in_sync) X(n) X(nbytes) X(number) X(opened) X(overlay) X(parts) X(pieces) X(popleft) \
+    X(position) X(prev) X(push_arrays) X(quotas) X(ranks) X(rate) X(record) X(replay_digest) \
+    X(replayed) X(resend) X(run_to_push) X(sent) X(server) X(settled) X(shard) X(since_ns) \
+    X(table) X(tables) X(taken) X(text) X(ticked) X(told) X(values) X(width) X(worker) X(writer)
 #define DECLARE(name) PyObject* name;
 struct {
     LOG_NAMES(DECLARE)
@@ -123,33 +123,56 @@ bool may_come_now(PyObject* shard, PyObject* job, const Meant& meant, int64_t nb
            held_bytes + nbytes <= bytes_max / 2;
 }
 
-// `ShardState.plain_push`, of a sparse table; and then what makes it and notes it.
+// `ShardState.plain_push`; and then what makes it and notes it.
 struct Push {
-    Owned shard, record, rows, keys_of, values_of, position;
-    PushPart part;
+    Owned shard, record, table, rows, keys_of, values_of, position;
+    PushPart part;  // of a sparse table
+    DenseRun run;   // of a dense one
     Meant meant;
+    bool is_dense;
 
     // `n` keys and `elements` gradients, which are at `part.keys` and `part.grads`.
     bool open(PyObject* of, int64_t n, int64_t elements, int dtype, int64_t nbytes, int64_t lsn) {
         shard.reset(Py_XNewRef(of));
         int64_t at, width;
         Got tables(of, names.tables), jobs(of, names.jobs);
-        PyObject* table = item_of(tables.get(), meant.table);
+        table.reset(Py_XNewRef(item_of(tables.get(), meant.table)));
         PyObject* job = item_of(jobs.get(), meant.job());
-        if (table == nullptr || job == nullptr || !is(of, names.guards, known.all_guards) ||
+        if (!table || job == nullptr || !is(of, names.guards, known.all_guards) ||
             !place_of(of, names.lsn, &at) || at + 1 != lsn ||
-            !equal(Got(table, names.writer).get(), meant.job()) ||
-            !is(table, names.overlay, Py_None) || !place_of(table, names.width, &width) ||
-            width < 1 || n * width != elements)
+            !equal(Got(table.get(), names.writer).get(), meant.job()) ||
+            !is(table.get(), names.overlay, Py_None) ||
+            !place_of(table.get(), names.width, &width) || width < 0)
             return false;
+        is_dense = width == 0;
+        if (!is_dense && n * width != elements) return false;
         Got ledger(job, names.ledger), ranks(ledger.get(), names.ranks);
         record.reset(Py_XNewRef(item_of(ranks.get(), meant.rank())));
         if (!record || !is(ledger.get(), names.buffers, Py_False) || !accepts(record.get(), meant) ||
             !may_come_now(of, job, meant, nbytes))
             return false;
-        rows.reset(PyObject_GetAttr(table, names._held));
+        return is_dense || open_rows(n, width, dtype);
+    }
+
+    bool open_rows(int64_t n, int64_t width, int dtype) {
+        rows.reset(PyObject_GetAttr(table.get(), names._held));
         Got arrays(rows.get(), names.push_arrays);
         return arrays && part.open(arrays.get(), n, dtype) && width == part.arrays.table.meta[DIM];
+    }
+
+    // Of a dense table: blocks that stand one behind the other, and exactly their gradients.
+    bool open_run(const Buffer& values, int dtype) {
+        Owned given(PyObject_CallMethodOneArg(table.get(), names.run_to_push, keys_of.get()));
+        return given && PyTuple_Check(given.get()) && PyTuple_GET_SIZE(given.get()) == 7 &&
+               run.open(&PyTuple_GET_ITEM(given.get(), 0), values.as<char>(), values.size(), dtype);
+    }
+
+    // `TablePart.is_pushable`, of a dense table
+    bool is_pushable(int64_t elements) {
+        Owned size(PyLong_FromLongLong(elements));
+        PyObject* args[] = {table.get(), keys_of.get(), values_of.get(), size.get()};
+        if (!size) return false;
+        return Owned(PyObject_VectorcallMethod(names.is_pushable, args, 4, nullptr)).get() == Py_True;
     }
 
     // `PlainPush.note`, in `ShardState.commit`
@@ -173,6 +196,7 @@ struct Push {
     }
 
     bool go_on() {
+        if (is_dense) return true;
         Owned full(PyLong_FromLong(part.full));
         PyObject* args[] = {rows.get(), full.get(), keys_of.get(), values_of.get()};
         return part.full == 0 ||
@@ -224,6 +248,7 @@ struct Logged : Push {
             !meant.read(worker_.get(), table_.get(), clock_.get(), Got(of, names.n).get()) ||
             !open(of_shard, keys.size(), values.size(), dtype, keys.bytes() + values.bytes(), lsn))
             return false;
+        if (is_dense) return open_run(values, dtype);
         part.keys = keys.as<uint64_t>(), part.grads = values.as<char>();
         return true;
     }
@@ -236,9 +261,17 @@ struct Logged : Push {
 template <class Pushes>
 bool make_all(const Pushes& pushes) {
     PushPart* parts[PARTS_MAX];
-    int64_t n = 0, bytes = 0;
-    for (Logged* push : pushes) parts[n++] = &push->part, bytes += push->values.bytes();
-    make_pushes(parts, n, bytes);
+    DenseRun* runs[PARTS_MAX];
+    int64_t parts_n = 0, runs_n = 0, parts_bytes = 0, runs_bytes = 0;
+    for (Logged* push : pushes) {
+        const int64_t bytes = push->values.bytes();
+        if (push->is_dense)
+            runs[runs_n++] = &push->run, runs_bytes += bytes;
+        else
+            parts[parts_n++] = &push->part, parts_bytes += bytes;
+    }
+    if (parts_n > 0) make_pushes(parts, parts_n, parts_bytes);
+    if (runs_n > 0) push_dense(runs, runs_n, runs_bytes);
     for (Logged* push : pushes)
         if (!push->go_on() || !push->note(push->lsn)) return false;
     return true;
@@ -611,7 +644,8 @@ struct Written : Led, Push {
         values_of.reset(
             PySequence_GetSlice(asked->values_of.get(), asked->start, asked->start + elements));
         asked->first += count, asked->start += elements;
-        return keys_of && values_of && is_not_behind() && reaches_followers();
+        return keys_of && values_of && (!is_dense || is_pushable(elements)) && is_not_behind() &&
+               reaches_followers();
     }
 
     bool is_not_behind() const {

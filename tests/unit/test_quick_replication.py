@@ -220,10 +220,10 @@ def assert_alike(pair: Pair) -> None:
     assert len(first) == 4
 
 
-def writing() -> Pair:
-    """Both servers' shards have heard of the job as the writer of table 1, and of nothing else."""
+def writing(table: int = 1) -> Pair:
+    """Both servers' shards have heard of the job as the writer of a table, and of nothing else."""
     pair = prepared(ASP(), quick=True)
-    do(pair, ("push", 4, 1, ME, 1, 1, 0, 3, False))
+    do(pair, ("push", 4, table, ME, 1, 1, 0, 3, False))
     pair.settle()
     pair.tick()
     pair.settle()
@@ -247,15 +247,16 @@ class Counted:
         return call
 
 
+@pytest.mark.parametrize("table", TABLES)
 def test_a_plain_push_is_one_message_each_way_and_three_steps(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, table: int
 ) -> None:
-    pair, counted = writing(), Counted()
+    pair, counted = writing(table), Counted()
     monkeypatch.setattr(quick_replication, "native", counted)
     shards = len(pair.led_by("s1"))
     assert shards > 1
     for n in (2, 3):
-        pair.says("s1", push(pair, "s1", 3 + n, 1, ME, 1, n, n - 1, 3, False))
+        pair.says("s1", push(pair, "s1", 3 + n, table, ME, 1, n, n - 1, 3, False))
         pair.settle()
     first, second = pair.appends
     assert len(first.parts) == len(second.parts) == shards
