@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,6 +21,9 @@ from resilient_ps.chaos.sim.world import World
 MS_NS = 1_000_000
 SERVERS_MOST = 5
 CUTS_PER_FAULT = 8
+FAULTS_LEAST = 10
+"""So many are performed, where a schedule has as many: others are then not just left out."""
+CUTS_LEAST_MS = 100
 LOOK_NS = 100 * MS_NS  # how often somebody looks whether a server has stopped
 STOPS_WITHIN_S = 30.0  # with its last checkpoint, and handing over
 
@@ -56,7 +60,9 @@ def break_connections(world: World, seed: int, *, every_ns: int, until_ns: int) 
 class Faults:
     """Performs faults, each once, and ends them when their time is over or all is to be healed.
 
-    `careful`: whatever would destroy the last living in-sync member of a shard is left out.
+    `careful`: whatever would destroy the last living in-sync member of a shard is left out. Where
+    so many are left out that fewer than `FAULTS_LEAST` would be performed, connections break in
+    their stead.
     """
 
     def __init__(self, cluster: SimCluster, load: Workload, *, careful: bool = True) -> None:
@@ -69,6 +75,7 @@ class Faults:
         self._open: dict[int, Undo] = {}
         self._stopping: list[SimServer] = []  # those that may not have ended yet
         self._begun = 0
+        self._planned = self._due = 0  # faults: all, and those that have not had their time
         self._over = False
         disasters = Disasters(cluster, load, self.say, self._restart)
         self._handlers: dict[AnyKind, Callable[[Fault], Undo | None]] = {
@@ -95,10 +102,12 @@ class Faults:
             "drain": self._drain,
         }
 
-    def plan(self, schedule: Schedule) -> None:
-        """All of a schedule, counted from now."""
+    def plan(self, schedule: Schedule, *, before_ms: int | None = None) -> None:
+        """All of a schedule, or what comes before a moment, counted from now."""
         world = self.cluster.world
-        for fault in schedule:
+        faults = [f for f in schedule if before_ms is None or f.at_ms < before_ms]
+        self._planned = self._due = len(faults)
+        for fault in faults:
             world.after(fault.at_ms * MS_NS, partial(self._strike, fault))
 
     def heal(self) -> None:
@@ -138,11 +147,15 @@ class Faults:
     def _strike(self, fault: Fault) -> None:
         if self._over:
             return
+        self._due -= 1
         undo = self._handlers[fault.kind](fault)
         if undo is None:
-            self.skipped += 1
             self.say(f"left out: {fault.kind} {' '.join(fault.target)}")
-            return
+            if not self.performed + self._due < FAULTS_LEAST <= self._planned:
+                self.skipped += 1
+                return
+            duration_ms = max(fault.duration_ms, CUTS_LEAST_MS)
+            undo = self._cut(replace(fault, kind="cut", duration_ms=duration_ms))
         self.performed += 1
         self._begun += 1
         self._open[self._begun] = undo
@@ -359,7 +372,7 @@ class Faults:
 
         return undo
 
-    def _cut(self, fault: Fault) -> Undo | None:
+    def _cut(self, fault: Fault) -> Undo:
         world = self.cluster.world
         every_ns = fault.duration_ms * MS_NS // CUTS_PER_FAULT
         until_ns = world.now_ns + fault.duration_ms * MS_NS

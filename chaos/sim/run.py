@@ -5,6 +5,9 @@ rest, and everything is checked; a cluster with an object store has come back fr
 then, other ones are spared them. *Liveness*: at some moment, in the middle of faults, a majority of
 servers and etcd are chosen that hold every shard; all other faults become permanent, and within
 `PROGRESS_S` every rank must have another push acknowledged.
+
+A run takes 30 virtual seconds or more, with at least 10 faults of its schedule and 200 acknowledged
+pushes. Where a shard is lost for good it is over: by then it may have been less.
 """
 
 from __future__ import annotations
@@ -18,10 +21,10 @@ from resilient_ps.chaos.checkers.incarnations import rollbacks_of
 from resilient_ps.chaos.checkers.suite import check_run
 from resilient_ps.chaos.checkers.verdict import HOLDS, Verdict
 from resilient_ps.chaos.sim.cluster import SimCluster
-from resilient_ps.chaos.sim.faults import Faults
+from resilient_ps.chaos.sim.faults import FAULTS_LEAST, Faults
 from resilient_ps.chaos.sim.freeze import freeze
 from resilient_ps.chaos.sim.outcome import Finding, Outcome, RunKind, RunRecord, overall
-from resilient_ps.chaos.sim.schedule import Schedule
+from resilient_ps.chaos.sim.schedule import MS_PER_S, Schedule
 from resilient_ps.chaos.sim.setup import Setup, schedule_of, setup_of
 from resilient_ps.chaos.sim.story import tell
 from resilient_ps.chaos.sim.workload import Workload
@@ -35,6 +38,8 @@ END_NS = 30 * SECOND_NS
 REST_S = 60.0
 """Within this virtual time after the end of all faults a cluster must have come to rest."""
 PROGRESS_S = 15.0
+PUSHES_LEAST = 200
+"""A run goes on until so many pushes are acknowledged, or there is nothing left to push."""
 WIRE_EVERY = 25
 """One seed of so many sends real bytes."""
 
@@ -74,6 +79,8 @@ def run_seed(
     )
     load = workload_of(seed, setup) if workload is None else workload(seed)
     run = _Run(seed, kind, schedule, cluster, load, careful=careful)
+    if kind == "liveness":  # whatever faults it is run with: enough of the seed's come before
+        run.not_before_ms = schedule_of(seed, setup)[FAULTS_LEAST - 1].at_ms + 1
     return run.outcome(with_story=with_story)
 
 
@@ -100,6 +107,7 @@ class _Run:
         self.findings: list[Finding] = []
         self.lost: set[int] = set()
         self.healed = False
+        self.not_before_ms = 0  # of a liveness run: when all but a majority is struck for ever
 
     def outcome(self, *, with_story: bool) -> Outcome:
         """Run it to its end."""
@@ -117,7 +125,7 @@ class _Run:
             schedule=self.schedule,
             faults=self.faults.performed,
             skipped=self.faults.skipped,
-            acknowledged=sum(self.load.acknowledged(rank) for rank in self.load.ranks),
+            acknowledged=self._acknowledged,
             lost_shards=tuple(sorted(self.lost)),
             virtual_s=(world.now_ns - self.begin_ns) / SECOND_NS,
             steps=world.steps,
@@ -131,8 +139,8 @@ class _Run:
         self.load.prepare(self.cluster)
         self.begin_ns = self.cluster.world.now_ns
         self.load.start()
-        self.faults.plan(self.schedule)
         if self.kind == "safety":
+            self.faults.plan(self.schedule)
             self._heal_and_rest()
         else:
             self._freeze_and_watch()
@@ -185,7 +193,9 @@ class _Run:
     def _freeze_and_watch(self) -> None:
         world, load = self.cluster.world, self.load
         rng = np.random.Generator(np.random.PCG64([self.seed, 3]))
-        world.run_to(self.begin_ns + int(rng.uniform(5, 22) * SECOND_NS))
+        moment_ms = max(int(rng.uniform(5, 22) * MS_PER_S), self.not_before_ms)
+        self.faults.plan(self.schedule, before_ms=moment_ms)
+        world.run_to(self.begin_ns + moment_ms * (SECOND_NS // MS_PER_S))
         survivors = freeze(self.faults, rng)
         self.lost.update(self.cluster.lost_shards())
         if not survivors or self.lost:
@@ -202,7 +212,14 @@ class _Run:
             text = f"no push of ranks {stuck} was acknowledged within {PROGRESS_S:.0f} s, while "
             verdict = Verdict("false", (text + well, *self._unrest()[1:]))
         self.findings.append(Finding("progress", verdict))
-        world.run_to(max(world.now_ns, self.begin_ns + END_NS))
+        world.run_to(self.begin_ns + STOP_NS)
+        load.stop()
+        world.run_to(self.begin_ns + END_NS)
+        world.wait_for(lambda: load.finished or self._acknowledged >= PUSHES_LEAST, REST_S)
+
+    @property
+    def _acknowledged(self) -> int:
+        return sum(self.load.acknowledged(rank) for rank in self.load.ranks)
 
     def _goes_on(self, rank: int, before: int) -> bool:
         """Has a push been acknowledged since, or is there nothing left to push?"""

@@ -49,6 +49,7 @@ SLOT_PUSHES = 8  # of a clock
 SLOTS_PER_PUSH = 1
 CLOCKS_MAX = 1_000
 CLOCKS_LEAST = 7
+PUSHES_LEAST = 67  # of a rank, that are acknowledged in time: 200 of all
 WEIGHTS = 6
 TUNE_EVERY = 7  # clocks
 IN_A_HURRY_EVERY = 3  # clocks
@@ -80,6 +81,8 @@ class Mixed:
         self._prepared = prepared
         self._everybody = tuple(range(RANKS + (flavour.visit is not None)))
         self._last: int | None = None  # after `stop`: the clock in which all end
+        self._ending = 0  # the largest clock whose tick has been begun
+        self._further: dict[int, int] = {}  # by rank: the further pushes of its last clock
         self._guest: Guest | None = None
 
     def prepare(self, cluster: SimCluster) -> None:
@@ -127,9 +130,10 @@ class Mixed:
     def stop(self) -> None:
         """All ranks go on, without waiting, to the end of the largest clock that is open.
 
-        That is `CLOCKS_LEAST` at least, however much time faults have cost.
+        That is `CLOCKS_LEAST` at least, however much time faults have cost; and in it each rank
+        pushes until `PUSHES_LEAST` are acknowledged, however many it has had to give up.
         """
-        self._last = max(self._crew.top(), CLOCKS_LEAST)
+        self._last = max(self._crew.top(), self._ending + 1, CLOCKS_LEAST)
         if self._guest is not None:
             self._guest.stay()
 
@@ -190,13 +194,11 @@ class Mixed:
         )
 
     def _slot_pushes(self, worker: SimWorker, clock: int) -> list[Noted]:
-        ones = np.ones((SLOTS_PER_PUSH, 1), np.int64)
-        pushes = []
-        for n in range(SLOT_PUSHES):
-            keys = slot_keys(worker.rank, clock, n)
-            push = Push(self._slots, keys, ones)
-            pushes.append(Noted("push", push, "slots", tuple(keys.tolist())))
-        return pushes
+        return [self._slot_push(slot_keys(worker.rank, clock, n)) for n in range(SLOT_PUSHES)]
+
+    def _slot_push(self, keys: Keys) -> Noted:
+        push = Push(self._slots, keys, np.ones((len(keys), 1), np.int64))
+        return Noted("push", push, "slots", tuple(keys.tolist()))
 
     def _push(self, worker: SimWorker, clock: int, pushes: list[Noted]) -> Running:
         if clock % IN_A_HURRY_EVERY == 1:
@@ -216,9 +218,18 @@ class Mixed:
     def _tick(self, worker: SimWorker, clock: int, *pushes: Noted) -> Running:
         """End the clock; `pushes` are begun together with its tick, which waits for them."""
         journal = self.journal
+        self._ending = max(self._ending, clock)
         if clock == self._last:
             journal = Journal(LAST_DEADLINE_NS, journal.history, journal.acknowledged)
+            if worker.rank in self.ranks:
+                pushes = (*pushes, *self._further_pushes(worker.rank, len(pushes)))
         yield from journal.do(worker, *pushes, Noted("tick", Tick(str(clock).encode())))
+
+    def _further_pushes(self, rank: int, begun: int) -> list[Noted]:
+        """What is missing when `begun` are acknowledged; whoever takes the rank over repeats it."""
+        missing = PUSHES_LEAST - self.acknowledged(rank) - begun
+        count = self._further.setdefault(rank, max(missing, 0))
+        return [self._slot_push(further_slots(rank, n)) for n in range(count)]
 
     # -- the verdicts
 
@@ -276,14 +287,15 @@ class Mixed:
         return judge(errors, checked=len(self._crew.lives), what="workers")
 
     def _exactly_once(self, run: RunRecord) -> Verdict:
-        keys = np.concatenate(
-            [
-                slot_keys(rank, clock, n)
-                for rank in self._everybody
-                for clock in range(1, self._crew.top() + 2)
-                for n in range(SLOT_PUSHES)
-            ]
-        )
+        slots = [
+            slot_keys(rank, clock, n)
+            for rank in self._everybody
+            for clock in range(1, self._crew.top() + 2)
+            for n in range(SLOT_PUSHES)
+        ]
+        for rank, count in self._further.items():
+            slots += [further_slots(rank, n) for n in range(count)]
+        keys = np.concatenate(slots)
         held = self._read(run, self._slots, keys)
         if isinstance(held, Verdict):
             return held
@@ -318,6 +330,11 @@ def slot_keys(rank: int, clock: int, n: int) -> Keys:
     """The slots of one push."""
     first = ((rank * CLOCKS_MAX + clock) * SLOT_PUSHES + n) * SLOTS_PER_PUSH
     return np.arange(first, first + SLOTS_PER_PUSH, dtype=np.uint64)
+
+
+def further_slots(rank: int, n: int) -> Keys:
+    """The slots of one of a rank's further pushes: behind those of all clocks."""
+    return slot_keys(GUEST_RANK + 1 + rank, 0, n)
 
 
 def _keys_on_every_shard(rank: int, cluster: SimCluster) -> Keys:

@@ -41,7 +41,9 @@ class ProgressWatch:
                 replica = life.node.replicas.get(number)
                 shard = None if replica is None else replica.shard
                 job = None if shard is None else shard.jobs.get(self._job.job)
-                if shard is not None and job is not None and shard.epoch.incarnation == incarnation:
+                if replica is None or job is None:
+                    continue
+                if replica.epoch.incarnation == incarnation:  # a shard's is that of who served it
                     ticked = job.ledger.ranks[rank].ticked
                     best[number] = max(best.get(number, 0), ticked)
         return min((best.get(number, 0) for number in self._cluster.records()), default=0)

@@ -13,7 +13,8 @@ from resilient_ps.chaos.sim.run import run_seed
 from resilient_ps.chaos.sim.setup import schedule_of
 from resilient_ps.cli.exits import run
 from resilient_ps.cli.main import application
-from resilient_ps.cli.simulate import Failure, Tally, Task, show_results
+from resilient_ps.cli.simulate import Failure, Task, show_results
+from resilient_ps.cli.tally import Tally
 
 Captured = pytest.CaptureFixture[str]
 
@@ -34,6 +35,9 @@ def test_json_says_the_same_for_programs(capsys: Captured) -> None:
     assert code == 0
     assert (told["runs"], told["held"], told["violated"]) == (1, 1, [])
     assert told["seeds_per_s"] > 0
+    least = told["least_of_a_run"]
+    assert (least["virtual_s"], least["faults"]) == (30.0, 0)
+    assert 200 <= least["acknowledged_pushes"] <= told["acknowledged_pushes"]
 
 
 def test_with_a_store_a_cluster_makes_checkpoints(capsys: Captured) -> None:
@@ -98,6 +102,22 @@ def test_a_violation_is_told_with_its_faults_its_story_and_its_command(capsys: C
     assert "!! all faults end" in told
     assert "to see it again:\n  resilient-ps simulate --seed 1\n" in told
     assert "1 violated" in told
+
+
+def test_the_least_of_all_runs_is_told_without_those_that_lost_a_shard(capsys: Captured) -> None:
+    whole, tally = violated(), Tally(begun_s=0.0)
+    runs = [
+        replace(whole, faults=12, acknowledged=250),
+        replace(whole, faults=14, acknowledged=203),
+    ]
+    runs.append(replace(whole, faults=1, acknowledged=3, lost_shards=(2,)))
+    for outcome in runs:
+        tally.take(replace(outcome, verdict="true", virtual_s=30.0))
+    assert tally.least == (30.0, 12, 203)
+    show_results(tally, [], ())
+    told = capsys.readouterr().out
+    assert "at least 30.0 virtual s, 12 faults, 203 acknowledged pushes" in told
+    assert "without the 1 that lost a shard" in told
 
 
 def test_the_rate_counts_seeds_and_says_what_one_process_does() -> None:
