@@ -129,6 +129,22 @@ def push_parts(
     is done), plus 8 where rows were kept; None: something does not fit, and nothing has changed.
     """
 
+def receive_push(
+    fd: int,
+    keys: NDArray[np.uint64],
+    values: NDArray[Any],
+    left: int,
+    counts: list[int],
+    tables: list[tuple[Any, ...]],
+    /,
+) -> tuple[int, tuple[int, ...]] | None:
+    """`push_parts` of keys and values of which the last `left` bytes still come from a socket: each
+    table's part is pushed when it is there. It is waited for, but not for long.
+
+    How many bytes have come, and what each part lacks to go on, or -1 if it was not made: all of
+    them, where all bytes have come. None: something does not fit, and nothing has happened.
+    """
+
 def push_each(
     keys: list[NDArray[np.uint64]],
     grads: list[NDArray[Any]],
@@ -255,6 +271,13 @@ def answered(
     Then `seen` and `out` have been set. `places`, of a pull: of rows, as `ask` gave it, or the
     parts of blocks."""
 
+def send_rows(
+    fd: int, frame: memoryview, places: bytes, keys: NDArray[np.uint64], rows: NDArray[Any], /
+) -> int:
+    """Put the keys and rows of a large push into its frame, as `ask` gave it with its places, and
+    send what is ready meanwhile, as far as the kernel takes it: how many bytes that was. With a
+    negative `fd`, none. Whoever sends the rest finds the errors."""
+
 def receive(
     fd: int,
     scratch: memoryview,
@@ -306,6 +329,7 @@ def enter_push(
 def take_entries(
     parts: tuple[AppendPart, ...], by_number: Mapping[int, Replica], /
 ) -> tuple[AppendedPart, ...] | None: ...
+def note_pushes(request: Request, made: Any, /) -> list[bytes] | None: ...
 def commit_entries(
     parts: tuple[AppendedPart, ...],
     by_number: Mapping[int, Replica],

@@ -18,12 +18,12 @@ tuples, which are made in half the time of a frozen dataclass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from resilient_ps.coordinator.kv import KvAnswered, KvCall, KvChanged, KvFailed, KvReset, KvWatch
-from resilient_ps.messages import Message
+from resilient_ps.messages import Message, Request
 from resilient_ps.storage.blobs import BlobAnswered, BlobCall, BlobFailed
 
 Peer = str
@@ -132,8 +132,28 @@ answer the message in `scratch[lo:hi]`, and until when they may leave (as in `Se
 None: nothing has happened, and `handle` is to have the message."""
 
 
+class ArrivingPush(Protocol):
+    """A push that is accepted, whose values are received (`native.receive_push`): `counts` keys of
+    each of the tables that are `arrays`. Until `end` the machine is not entered."""
+
+    until_ns: int
+    counts: list[int]
+    arrays: list[tuple[Any, ...]]
+
+    def end(self, lacks: Sequence[int]) -> list[Any] | None:
+        """What each part lacks, or -1: it was not made. Buffers of the answer, if all were made;
+        they may leave until `until_ns`. None: `handle` is to have the message when all is there."""
+        ...
+
+
+BeginPush: TypeAlias = Callable[[Peer, Request, int], "ArrivingPush | None"]
+"""`begin_push(peer, request, now_ns)`: how many keys this push has is known, the rest of them and
+its values are on their way. It is a step, to the end of what it gives. None: nothing has happened."""
+
+
 class Machine(Protocol):
-    """Anything that a host can run. It may have an `answer_bytes`, too: see `AnswerBytes`."""
+    """Anything that a host can run. It may have an `answer_bytes` and a `begin_push`, too: see
+    `AnswerBytes` and `BeginPush`."""
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         """One step. Never blocks, never raises for what a peer sent."""

@@ -79,6 +79,7 @@ from resilient_ps.messages import (
 from resilient_ps.namespace_figures import namespace_figures
 from resilient_ps.node_settings import NodeSettings
 from resilient_ps.peers import Peers
+from resilient_ps.quick_requests import EarlyPush
 from resilient_ps.replicas import Replicas
 from resilient_ps.replication.applying import InParallel, one_by_one
 from resilient_ps.replication.home import REPLICA_REF, Home
@@ -249,12 +250,14 @@ class Node:
     def answer_bytes(
         self, peer: str, scratch: memoryview, lo: int, hi: int, limits: tuple[int, int], now_ns: int
     ) -> tuple[list[Any], int] | None:
-        """A step for the bytes of a message, if they are a plain pull: buffers of the answer, and
-        until when they may leave. None: nothing has happened, and `handle` is to have the message.
-        """
+        """A step for a message's bytes, if they are a plain pull: see `machine.AnswerBytes`."""
         if peer not in self._peers.greeted:
             return None
         return self._requests.answer_bytes(scratch, lo, hi, limits, now_ns)
+
+    def begin_push(self, peer: str, request: Request, now_ns: int) -> EarlyPush | None:
+        """A step for a push whose values are still to come: see `machine.BeginPush`."""
+        return self._requests.begin_push(request, now_ns) if peer in self._peers.greeted else None
 
     # -- etcd and timers
 

@@ -51,8 +51,8 @@ class Asked(NamedTuple):
 class QuickCall:
     """A call that is folded, or was. `over`: it was answered without having been unfolded."""
 
-    __slots__ = ("_out", "_places", "_rows", "begun_ns", "buffers", "frame", "hoped", "number",
-                 "op", "over")  # fmt: skip
+    __slots__ = ("_late", "_out", "_places", "_rows", "begun_ns", "buffers", "frame", "hoped",
+                 "number", "op", "over")  # fmt: skip
 
     def __init__(
         self,
@@ -62,7 +62,9 @@ class QuickCall:
         out: NDArray[Any] | None,
         seen: list[Position],
         begun_ns: int,
+        late: tuple[bytes, NDArray[np.uint64], NDArray[Any]] | None = None,
     ) -> None:
+        self._late = late  # of a large push: its keys and rows, which are not in its bytes yet
         self.number = number
         self.op = 0  # given by the driver
         self.buffers = buffers  # the request
@@ -109,8 +111,17 @@ class QuickCall:
         call.pieces = _pieces(request, row_bytes)
         return call
 
+    def fill(self, descriptor: int = -1) -> int:
+        """Put the arrays of a large push into its bytes, sent meanwhile: how many of them were."""
+        if self._late is None:
+            return 0
+        sent: int = native.send_rows(descriptor, self.frame, *self._late)
+        self._late = None
+        return sent
+
     def request(self) -> Request:
         """What its bytes say."""
+        self.fill()
         frame = self.frame
         if len(self.buffers) > 1:
             frame = memoryview(b"".join(self.buffers))
@@ -182,9 +193,12 @@ def fold(
     if made is None:
         return None
     frame, places = made
-    out = rows if last is None else None
     calls.last_number = number
-    calls.folded = call = QuickCall(number, [frame], places, out, calls.seen, now_ns)
+    if last is None:
+        calls.folded = call = QuickCall(number, [frame], places, rows, calls.seen, now_ns)
+    else:
+        late = None if places is None else (places, keys, rows)
+        calls.folded = call = QuickCall(number, [frame], None, None, calls.seen, now_ns, late)
     return call
 
 

@@ -13,8 +13,8 @@ unless it is known to watch what happens here, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import xxhash
 
@@ -105,3 +105,10 @@ def commit_entries(
         return None
     replies: list[Reply] | None = native.commit_entries(appended.parts, by_number, member, now_ns)
     return replies
+
+
+def note_pushes(request: Request, made: Sequence[tuple[Any, ...]]) -> list[bytes] | None:
+    """A push of shards without followers, of which all parts have been made, has happened: the
+    bytes of its answer. `made`: tuples that begin with the `Leading` of each part's shard."""
+    answer: list[bytes] | None = native.note_pushes(request, made) if _may() else None
+    return answer

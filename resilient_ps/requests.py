@@ -23,7 +23,7 @@ from resilient_ps.messages import (
 )
 from resilient_ps.quick_pulls import QuickPulls
 from resilient_ps.quick_replication import enter_push
-from resilient_ps.quick_requests import answer_quickly, append_quickly
+from resilient_ps.quick_requests import EarlyPush, answer_quickly, append_quickly, begin_push
 from resilient_ps.replicas import Replicas, rolled_back
 from resilient_ps.replication.home import Home, Out
 from resilient_ps.replication.leading import Leading
@@ -84,6 +84,14 @@ class Requests:
         if request.kind is Kind.PULL:
             return self.quick_pulls.answer(request)
         return answer_quickly(request, self._replicas.by_number)
+
+    def begin_push(self, request: Request, now_ns: int) -> EarlyPush | None:
+        """A push of which only the keys are there, if its parts may be made as they come."""
+        if request.incarnation != self._home.incarnation or not self._all_rules:
+            return None
+        if not self._membership.may_answer(now_ns):
+            return None
+        return begin_push(request, self._replicas.by_number, self._membership.deadline_ns)
 
     def answer_bytes(
         self, scratch: memoryview, lo: int, hi: int, limits: tuple[int, int], now_ns: int

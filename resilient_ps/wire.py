@@ -131,6 +131,12 @@ class FrameReader:
         return self._targets[-1].nbytes if self._targets else 0
 
     @property
+    def request(self) -> Request | None:
+        """Of which arrays are under way."""
+        ready = self._ready
+        return ready if self._targets and isinstance(ready, Request) else None
+
+    @property
     def limits(self) -> FrameLimits:
         """Those of the next frame."""
         return self._limits

@@ -11,8 +11,8 @@ so that a killed server has lost none (but for what a full disk had no room for 
 ["lost", count]: so many lines were never written.
 
 The product knows nothing of this, and a server without it has no line of code more: `install` puts
-it around those methods by which shards change, and around the two functions by which plain pushes
-are applied without them (`quick_replication`).
+it around those methods by which shards change, and around the functions by which plain pushes are
+applied without them (`quick_replication`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from resilient_ps import quick_replication, replicas
+from resilient_ps import quick_replication, quick_requests, replicas
 from resilient_ps.ids import Epoch, Position, PushId, WorkerId
 from resilient_ps.ledger import JobLedger
 from resilient_ps.messages import (
@@ -37,6 +37,7 @@ from resilient_ps.messages import (
     Entry,
     Kind,
     PartAnswer,
+    Request,
 )
 from resilient_ps.replication.replica import Replica
 from resilient_ps.shard_answers import Change
@@ -193,8 +194,12 @@ def _watch_members(file: AuditFile, here: _Here) -> None:
 
 def _watch_plain_pushes(file: AuditFile) -> None:
     """Of each shard that a message names, the first entry that waits may be applied: no other."""
-    for name in ("take_entries", "commit_entries"):
-        setattr(replicas, name, _audited(file, getattr(replicas, name)))
+    for module, name, watched in (
+        (replicas, "take_entries", _audited),
+        (replicas, "commit_entries", _audited),
+        (quick_requests, "note_pushes", _audited_notes),
+    ):
+        setattr(module, name, watched(file, getattr(module, name)))
     quick_replication.METHODS = quick_replication.methods()
 
 
@@ -212,6 +217,20 @@ def _audited(file: AuditFile, original: Callable[..., Any]) -> Callable[..., Any
                 whose = *command.worker, command.clock, command.n
                 file.note("push", replica.number, entry.at, *whose)
         return done
+
+    return audited
+
+
+def _audited_notes(file: AuditFile, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of shards without followers: what is noted has been made, at the place that they are at."""
+
+    @functools.wraps(original)
+    def audited(request: Request, made: Sequence[tuple[Any, ...]]) -> Any:
+        answer = original(request, made)
+        for leading, *_ in () if answer is None else made:
+            shard, whose = leading.shard, (*request.worker, request.clock, request.n)
+            file.note("push", shard.number, shard.position, *whose)
+        return answer
 
     return audited
 

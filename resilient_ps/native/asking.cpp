@@ -21,6 +21,9 @@ const Py_ssize_t TABLE_FIELDS = 4, CUT_FIELDS = 5;
 // Received at a time: while a call receives, its socket is locked, and what arrives has to wait for
 // it. In turns, the other core does a part of the work.
 const int64_t TURN_BYTES = 256 * 1024;
+// Pushes of more than a server's scratch are sent while they are prepared, in pieces of this size:
+// the server receives what is there, and works on it.
+const int64_t LATE_BYTES = 256 * 1024, SENT_BYTES = 64 * 1024;
 const int64_t META_KEPT_BYTES = ANSWER_BYTES + MAX_SHARDS * PART_ANSWER_BYTES;
 
 // What a request says of all its parts.
@@ -126,9 +129,68 @@ struct Shards {
     }
 };
 
+// A frame that is sent while it is being filled.
+struct Leaving {
+    int fd;
+    char* frame;
+    int64_t sent = 0;
+
+    // What the kernel takes of the first `bytes`. An error is found by whoever sends the rest.
+    void send_upto(int64_t bytes) {
+        if (fd < 0 || sent >= bytes) return;
+        const ssize_t count =
+            send(fd, frame + sent, (size_t)(bytes - sent), MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (count > 0) sent += count;
+    }
+};
+
+// A large push, whose keys and rows are still to be put into its frame.
+struct Late {
+    Buffer keys, rows;
+    char* frame;
+    int64_t n, shards, begin, row_bytes;  // `begin`: where the keys do
+    // What `ask` gives: where each group begins, room for the order of the keys, and their groups.
+    int64_t* first;
+    uint32_t* order;
+    uint16_t* groups;
+
+    static int64_t bytes(int64_t shards, int64_t n) { return 8 * shards + (4 + 2) * n; }
+    void place(char* at, int64_t shards_n, int64_t keys_n) {
+        first = (int64_t*)at;
+        order = (uint32_t*)(at + 8 * shards_n);
+        groups = (uint16_t*)(order + keys_n);
+    }
+
+    // args: frame, places, keys, rows
+    bool open(PyObject* const* args) {
+        if (!keys.open(args[2], "keys", UINT64_LETTERS) || !rows.open(args[3], "rows", ""))
+            return false;
+        const Py_buffer* view =
+            PyMemoryView_Check(args[0]) ? PyMemoryView_GET_BUFFER(args[0]) : nullptr;
+        if (!fits(view != nullptr && view->len >= HEAD_BYTES && PyBytes_Check(args[1]),
+                  "send_rows: not a frame and its places"))
+            return false;
+        frame = (char*)view->buf;
+        n = get<uint32_t>(frame + 12);
+        begin = HEAD_BYTES + get<uint32_t>(frame + 8);
+        const int64_t value_bytes = (int64_t)get<uint64_t>(frame + 16);
+        shards = (PyBytes_GET_SIZE(args[1]) - bytes(0, n)) / 8;
+        if (!fits(n > 0 && begin + 8 * n + value_bytes == view->len &&
+                      rows.bytes() == value_bytes && value_bytes % n == 0 && keys.size() == n &&
+                      shards > 0 && shards <= MAX_SHARDS &&
+                      bytes(shards, n) == PyBytes_GET_SIZE(args[1]),
+                  "send_rows: the rows are not those of the frame"))
+            return false;
+        row_bytes = value_bytes / n;
+        place(PyBytes_AS_STRING(args[1]), shards, n);
+        return true;
+    }
+};
+
 // ask(kind, number, incarnation, worker, clock, n, wait_ns, table, order, ranks, seen, last, keys,
 // rows) -> (frame, places), or None. `places`, of a pull: for each row of the answer, in its order,
-// which of the keys it belongs to.
+// which of the keys it belongs to. Of a large push: what `send_rows` has to know, which puts the keys
+// and rows into the frame.
 PyObject* ask(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     if (!takes(nargs, 14, "ask")) return nullptr;
     Asked asked;
@@ -158,13 +220,21 @@ PyObject* ask(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     const int64_t parts_n = shards.parts();
     const int64_t head_bytes = HEAD_BYTES + REQUEST_BYTES + parts_n * PART_BYTES;
     Room room;
-    Owned places(is_push ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize(nullptr, 4 * n));
+    const bool is_late = is_push && 8 * n + value_bytes >= LATE_BYTES;
+    const int64_t places_bytes = is_late ? Late::bytes(shards.n, n) : 4 * n;
+    Owned places(is_push && !is_late ? Py_NewRef(Py_None)
+                                     : PyBytes_FromStringAndSize(nullptr, places_bytes));
     if (!places || !room.make(head_bytes, 8 * n + value_bytes)) return nullptr;
     if (!shards.pack(asked.pack_head(room.at, parts_n, n, value_bytes), asked.dim))
         return leave_it();
     uint64_t* grouped = (uint64_t*)(room.at + head_bytes);
-    uint32_t* places_at = is_push ? nullptr : (uint32_t*)PyBytes_AS_STRING(places.get());
-    {
+    if (is_late) {
+        Late late;
+        late.place(PyBytes_AS_STRING(places.get()), shards.n, n);
+        memcpy(late.first, next, (size_t)(8 * shards.n));
+        memcpy(late.groups, groups.get(), (size_t)(2 * n));
+    } else {
+        uint32_t* places_at = is_push ? nullptr : (uint32_t*)PyBytes_AS_STRING(places.get());
         WithoutInterpreter released(is_much);
         kernels->group(
             keys.as<uint64_t>(), n, groups.get(), next, grouped, places_at, nullptr,
@@ -172,6 +242,37 @@ PyObject* ask(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     }
     if (is_push && !shards.remember(args[5])) return nullptr;
     return PyTuple_Pack(2, room.view.get(), places.get());
+}
+
+// send_rows(fd, frame, places, keys, rows) -> how many bytes of the frame have been sent. All of
+// them are in it then. A negative `fd`: nothing is sent.
+PyObject* send_rows(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    if (!takes(nargs, 5, "send_rows")) return nullptr;
+    Late late;
+    const int fd = (int)PyLong_AsLong(args[0]);
+    if (PyErr_Occurred() || !late.open(args + 1)) return nullptr;
+    const int64_t n = late.n, row_bytes = late.row_bytes;
+    const int64_t step = row_bytes < SENT_BYTES ? SENT_BYTES / row_bytes : 1;
+    Leaving leaving = {fd, late.frame};
+    {
+        WithoutInterpreter released(true);
+        leaving.send_upto(late.begin);
+        int64_t next[MAX_SHARDS];
+        memcpy(next, late.first, (size_t)(8 * late.shards));
+        uint64_t* grouped = (uint64_t*)(late.frame + late.begin);
+        kernels->group(
+            late.keys.as<uint64_t>(), n, late.groups, next, grouped, late.order, nullptr, nullptr,
+            nullptr, row_bytes);
+        const int64_t rows_at = late.begin + 8 * n;
+        leaving.send_upto(rows_at);
+        for (int64_t i = 0; i < n; i += step) {
+            const int64_t count = n - i < step ? n - i : step;
+            char* to = late.frame + rows_at + i * row_bytes;
+            kernels->gather(late.rows.as<char>(), n, late.order + i, count, to, row_bytes);
+            leaving.send_upto(rows_at + (i + count) * row_bytes);
+        }
+    }
+    return PyLong_FromLongLong(leaving.sent);
 }
 
 // What of a dense table is asked for: see split.py. Elements `start[i]` to `start[i] + elements[i] - 1`
@@ -568,6 +669,7 @@ PyObject* receive(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
 
 PyMethodDef methods[] = {
     {"ask", (PyCFunction)(void (*)(void))ask, METH_FASTCALL, nullptr},
+    {"send_rows", (PyCFunction)(void (*)(void))send_rows, METH_FASTCALL, nullptr},
     {"ask_blocks", (PyCFunction)(void (*)(void))ask_blocks, METH_FASTCALL, nullptr},
     {"answered", (PyCFunction)(void (*)(void))answered, METH_FASTCALL, nullptr},
     {"receive", (PyCFunction)(void (*)(void))receive, METH_FASTCALL, nullptr},

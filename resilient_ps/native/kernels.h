@@ -47,6 +47,11 @@ struct Kernels {
     int (*push_rows[DTYPES])(
         const Table&, const uint64_t* keys, int64_t n, const void* grads, int32_t* rows,
         int32_t* following);
+    // What `push_rows` does when they are located and have room, for keys `from` to `to` - 1. It
+    // needs the table's `work` for itself.
+    void (*apply_rows[DTYPES])(
+        const Table&, const uint64_t* keys, int64_t from, int64_t to, const void* grads,
+        const int32_t* rows, const int32_t* following);
     int (*load_rows)(
         const Table&, const uint64_t* keys, int64_t n, const char* source, int64_t row_bytes,
         int64_t stride_bytes, int32_t* rows, int32_t* following);

@@ -270,15 +270,15 @@ __attribute__((noinline)) void create_row(
 
 template <class T, int F>
 void apply(
-    const Table& table, const uint64_t* keys, int64_t n, const T* grads, const int32_t* rows,
-    const int32_t* following) {
+    const Table& table, const uint64_t* keys, int64_t from, int64_t to, const T* grads,
+    const int32_t* rows, const int32_t* following) {
     const int64_t* meta = table.meta;
     const int64_t dim = meta[DIM], stride = meta[STRIDE], created_from = meta[CREATED];
     const int64_t lines = smaller((stride * (int64_t)sizeof(T) + LINE_BYTES - 1) / LINE_BYTES, 2);
     T* slab = (T*)table.slab;
     T* h = (T*)table.work;
-    for (int64_t i = 0; i < n; i++) {
-        if (i + ROWS_AHEAD < n && rows[i + ROWS_AHEAD] >= 0) {
+    for (int64_t i = from; i < to; i++) {
+        if (i + ROWS_AHEAD < to && rows[i + ROWS_AHEAD] >= 0) {
             const char* soon = (const char*)(slab + rows[i + ROWS_AHEAD] * stride);
             __builtin_prefetch(soon, 1, 3);
             if (lines > 1) __builtin_prefetch(soon + LINE_BYTES, 1, 3);
@@ -301,24 +301,24 @@ void apply(
 
 template <class T>
 void apply_formula(
-    const Table& table, const uint64_t* keys, int64_t n, const T* grads, const int32_t* rows,
-    const int32_t* following) {
+    const Table& table, const uint64_t* keys, int64_t from, int64_t to, const T* grads,
+    const int32_t* rows, const int32_t* following) {
     switch (table.meta[FORMULA]) {
-        case SUM: return apply<T, SUM>(table, keys, n, grads, rows, following);
-        case SGD: return apply<T, SGD>(table, keys, n, grads, rows, following);
-        case MOMENTUM: return apply<T, MOMENTUM>(table, keys, n, grads, rows, following);
-        case NESTEROV: return apply<T, NESTEROV>(table, keys, n, grads, rows, following);
-        case ADAGRAD: return apply<T, ADAGRAD>(table, keys, n, grads, rows, following);
-        case ADAM: return apply<T, ADAM>(table, keys, n, grads, rows, following);
-        case FTRL: return apply<T, FTRL>(table, keys, n, grads, rows, following);
+        case SUM: return apply<T, SUM>(table, keys, from, to, grads, rows, following);
+        case SGD: return apply<T, SGD>(table, keys, from, to, grads, rows, following);
+        case MOMENTUM: return apply<T, MOMENTUM>(table, keys, from, to, grads, rows, following);
+        case NESTEROV: return apply<T, NESTEROV>(table, keys, from, to, grads, rows, following);
+        case ADAGRAD: return apply<T, ADAGRAD>(table, keys, from, to, grads, rows, following);
+        case ADAM: return apply<T, ADAM>(table, keys, from, to, grads, rows, following);
+        case FTRL: return apply<T, FTRL>(table, keys, from, to, grads, rows, following);
     }
 }
 
 template <>
 void apply_formula<int64_t>(
-    const Table& table, const uint64_t* keys, int64_t n, const int64_t* grads, const int32_t* rows,
-    const int32_t* following) {
-    apply<int64_t, SUM>(table, keys, n, grads, rows, following);
+    const Table& table, const uint64_t* keys, int64_t from, int64_t to, const int64_t* grads,
+    const int32_t* rows, const int32_t* following) {
+    apply<int64_t, SUM>(table, keys, from, to, grads, rows, following);
 }
 
 template <class T>
@@ -329,11 +329,18 @@ int push_rows(
     int full = locate(table, keys, n, rows, following);
     if (full != DONE) return full;
     if (meta[ROWS] > meta[ROOM]) return ROOM_FULL;
-    apply_formula<T>(table, keys, n, (const T*)grads, rows, following);
+    apply_formula<T>(table, keys, 0, n, (const T*)grads, rows, following);
     meta[CREATED] = meta[ROWS];
     meta[BASE] += n;
     meta[LOCATED] = 0;
     return DONE;
+}
+
+template <class T>
+void apply_rows(
+    const Table& table, const uint64_t* keys, int64_t from, int64_t to, const void* grads,
+    const int32_t* rows, const int32_t* following) {
+    apply_formula<T>(table, keys, from, to, (const T*)grads, rows, following);
 }
 
 int load_rows(
@@ -675,6 +682,7 @@ bool scatter(
 extern const Kernels KERNELS_NAME = {
     locate,
     {push_rows<float>, push_rows<double>, push_rows<int64_t>},
+    {apply_rows<float>, apply_rows<double>, apply_rows<int64_t>},
     load_rows,
     {pull_rows<float>, pull_rows<double>, pull_rows<int64_t>},
     {push_blocks<float>, push_blocks<double>, push_blocks<int64_t>},

@@ -9,6 +9,7 @@
 #include "codec.h"
 #include "log_codec.h"
 #include "parts.h"
+#include "receiving.h"
 #include "replicating.h"
 
 #include <stdlib.h>
@@ -427,7 +428,7 @@ PyMODINIT_FUNC PyInit__native() {
     if (!resilient_ps::add_codec(module) || !resilient_ps::add_parts(module) ||
         !resilient_ps::add_asking(module) || !resilient_ps::add_answering(module) ||
         !resilient_ps::add_log_codec(module) || !resilient_ps::add_replicating(module) ||
-        !resilient_ps::add_checksum(module)) {
+        !resilient_ps::add_receiving(module) || !resilient_ps::add_checksum(module)) {
         Py_DECREF(module);
         return nullptr;
     }

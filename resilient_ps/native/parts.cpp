@@ -9,6 +9,7 @@
 #include "arrays.h"
 #include "cores.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,9 @@ namespace {
 
 const int64_t HEAVY_BYTES = 128 * 1024;  // from here on other processors are woken up
 const long KEPT = 8;                     // rows, for an image; beside what a part lacks
+const int64_t SHARED_MAX = 16;           // up to so many parts are shared out in smaller tasks,
+const int64_t SHARES = 2;                // so many to each
+const int64_t SHARED_DIM_MAX = 256;
 const int64_t TASK_KEYS = 4096;          // of a pull
 const int64_t TASK_BYTES = 512 * 1024;   // of a dense table
 const int64_t STAMPS_END = (1ll << 32) - 1;
@@ -117,8 +121,7 @@ namespace {
 void push_part(void* context, int64_t number) {
     PushPart& part = *((PushPart* const*)context)[number];
     const Table& table = part.arrays.table;
-    int32_t* rows = part.scratch.as<int32_t>();
-    int32_t* following = rows + part.scratch.size() / 2;
+    int32_t *rows = part.rows(), *following = part.following();
     if (part.keeping != nullptr) {  // before the first of its rows changes
         part.full = kernels->locate(table, part.keys, part.n, rows, following);
         part.keeping->keep(part, part.full == DONE ? rows : nullptr);
@@ -128,7 +131,63 @@ void push_part(void* context, int64_t number) {
         table, part.keys, part.n, part.grads, rows, following);
 }
 
+// Few parts of pushes, to be shared out evenly: the rows of each are located, then changed in shares,
+// by whoever has time.
+struct SharedPushes {
+    PushPart* const* parts;
+    int64_t n;
+    int located[SHARED_MAX] = {};  // is it? Then there is something to be changed, or it lacks room
+    int left[SHARED_MAX] = {};     // shares that have not been changed
+
+    bool can_share() const {
+        if (n < 2 || n > SHARED_MAX) return false;
+        for (int64_t i = 0; i < n; i++)
+            if (parts[i]->keeping != nullptr || parts[i]->arrays.table.meta[DIM] > SHARED_DIM_MAX)
+                return false;
+        return true;
+    }
+
+    // Tasks are taken in their order: so nobody waits for one that has not begun.
+    static void run(void* context, int64_t number) {
+        SharedPushes& all = *(SharedPushes*)context;
+        if (number < all.n)
+            all.locate(number);
+        else
+            all.change((number - all.n) / SHARES, (number - all.n) % SHARES);
+    }
+
+    void locate(int64_t i) {
+        PushPart& part = *parts[i];
+        const Table& table = part.arrays.table;
+        left[i] = SHARES;
+        part.full = kernels->locate(table, part.keys, part.n, part.rows(), part.following());
+        if (part.full == DONE && table.meta[ROWS] > table.meta[ROOM]) part.full = ROOM_FULL;
+        __atomic_store_n(&located[i], 1, __ATOMIC_RELEASE);
+    }
+
+    void change(int64_t i, int64_t share) {
+        while (!__atomic_load_n(&located[i], __ATOMIC_ACQUIRE)) sched_yield();
+        PushPart& part = *parts[i];
+        if (part.full != DONE) return;
+        char work[(HYPERPARAMETERS + SHARED_DIM_MAX) * 8];
+        Table table = part.arrays.table;
+        memcpy(work, table.work, (size_t)(HYPERPARAMETERS * part.arrays.work.itemsize()));
+        table.work = work;
+        kernels->apply_rows[part.arrays.dtype](
+            table, part.keys, part.n * share / SHARES, part.n * (share + 1) / SHARES, part.grads,
+            part.rows(), part.following());
+        if (__atomic_sub_fetch(&left[i], 1, __ATOMIC_ACQ_REL) == 0) part.end();
+    }
+};
+
 }  // namespace
+
+void PushPart::end() {
+    int64_t* meta = arrays.table.meta;
+    meta[CREATED] = meta[ROWS];
+    meta[BASE] += n;
+    meta[LOCATED] = 0;
+}
 
 bool PushPart::open(PyObject* table, int64_t count, int dtype) {
     int64_t rows_max;
@@ -146,7 +205,15 @@ bool PushPart::open(PyObject* table, int64_t count, int dtype) {
 
 void make_pushes(PushPart* const* parts, int64_t n, int64_t bytes) {
     WithoutInterpreter released(bytes >= WORTH_RELEASING_BYTES);
-    run_tasks(push_part, (void*)parts, n, bytes >= HEAVY_BYTES);
+    run_pushes(parts, n, bytes >= HEAVY_BYTES);
+}
+
+void run_pushes(PushPart* const* parts, int64_t n, bool worth_it) {
+    SharedPushes shared = {parts, n};
+    if (worth_it && shared.can_share())
+        run_tasks(SharedPushes::run, &shared, n * (1 + SHARES), true);
+    else
+        run_tasks(push_part, (void*)parts, n, worth_it);
 }
 
 namespace {

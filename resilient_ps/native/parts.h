@@ -34,10 +34,17 @@ struct PushPart {
     // Is it certain that `count` keys fit, but for what can grow while they are pushed? `table`: a
     // tuple (entries, slab, row keys, scratch, meta, hyper, work, most rows).
     bool open(PyObject* table, int64_t count, int dtype);
+
+    int32_t* rows() const { return scratch.as<int32_t>(); }
+    int32_t* following() const { return rows() + scratch.size() / 2; }
+    void end();  // all its rows have been changed
 };
 
 // Makes the steps of all parts, which are of different tables.
 void make_pushes(PushPart* const* parts, int64_t n, int64_t bytes);
+
+// The same without the interpreter, on all processors where that is `worth_it`.
+void run_pushes(PushPart* const* parts, int64_t n, bool worth_it);
 
 // Consecutive blocks of one dense table, to be pushed to.
 struct DenseRun {

@@ -33,8 +33,9 @@ struct {
     X(lack) X(last) X(leading) X(leases) X(ledger) X(live) X(log) X(lsn) X(match) X(members) \
     X(min_in_sync) X(n) X(nbytes) X(number) X(opened) X(overlay) X(parts) X(pieces) X(popleft) \
     X(position) X(prev) X(push_arrays) X(quotas) X(ranks) X(rate) X(record) X(replay_digest) \
-    X(replayed) X(resend) X(run_to_push) X(sent) X(server) X(settled) X(shard) X(since_ns) \
-    X(table) X(tables) X(taken) X(text) X(ticked) X(told) X(values) X(width) X(worker) X(writer)
+    X(replayed) X(request) X(resend) X(run_to_push) X(sent) X(server) X(settled) X(shard) \
+    X(since_ns) X(table) X(tables) X(taken) X(text) X(ticked) X(told) X(values) X(width) \
+    X(worker) X(writer)
 #define DECLARE(name) PyObject* name;
 struct {
     LOG_NAMES(DECLARE)
@@ -754,6 +755,89 @@ PyObject* enter_push(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     return by_server.release();
 }
 
+// -------------------------------------------------------------------------------- without entries
+
+// One shard's part of a push that has been made, of a primary that is alone: what `_record` of
+// quick_requests.py does with it.
+struct Passed : Push {
+    Owned leading;
+    LogOf log;
+
+    // `of`: (leading, ...)
+    bool open(PyObject* of, const Asked& asked, int64_t first, int64_t count) {
+        if (!PyTuple_Check(of) || PyTuple_GET_SIZE(of) == 0) return false;
+        leading.reset(Py_NewRef(PyTuple_GET_ITEM(of, 0)));
+        shard.reset(PyObject_GetAttr(leading.get(), names.shard));
+        meant = asked.meant;
+        int64_t lsn;
+        Got jobs(shard.get(), names.jobs), ledger(item_of(jobs.get(), meant.job()), names.ledger);
+        Got ranks(ledger.get(), names.ranks);
+        record.reset(Py_XNewRef(item_of(ranks.get(), meant.rank())));
+        keys_of.reset(PySequence_GetSlice(asked.keys_of.get(), first, first + count));
+        return record && keys_of && log.open(leading.get()) && log.applied == log.last &&
+               place_of(shard.get(), names.lsn, &lsn) && lsn == log.last &&
+               equal(Got(leading.get(), names.epoch).get(), log.last_epoch());
+    }
+
+    // `Commitment.pass_over`, and that it happened. False: an error of Python's is set.
+    bool pass() {
+        log.applied = log.last = log.last + 1;
+        return log.save() && set(leading.get(), names.commit, log.last) && note(log.last);
+    }
+
+    char* pack(char* at, uint32_t number_of_shard) const {
+        Place place = {};
+        place.read(position.get());
+        at = put<uint32_t>(at, number_of_shard);
+        at = put<uint8_t>(at, 0);  // Status.OK
+        at = put<uint64_t>(at, place.incarnation);
+        at = put<uint64_t>(at, place.counter);
+        at = put<uint64_t>(at, place.lsn);
+        at = put<uint64_t>(at, meant.n);
+        at = put<uint32_t>(at, 0);  // keys
+        at = put<uint64_t>(at, 0);  // values
+        return put<uint32_t>(at, 0);  // text
+    }
+};
+
+// note_pushes(request, made) -> [the bytes of the answer], or None. `made`: for each part a tuple
+// that begins with the `Leading` of its shard; no shard is there twice.
+PyObject* note_pushes(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+    if (!takes(nargs, 2, "note_pushes")) return nullptr;
+    Asked asked;
+    Got parts(args[0], names.parts), number_of(args[0], names.request);
+    uint64_t request, shards[PARTS_MAX];
+    if (!known.complete || !parts || !PyTuple_Check(parts.get()) || !PyList_Check(args[1]) ||
+        !as_number(number_of.get(), U64, &request) || !asked.open(args[0]))
+        return leave_it();
+    const Py_ssize_t n = PyTuple_GET_SIZE(parts.get());
+    if (n < 1 || n > PARTS_MAX || PyList_GET_SIZE(args[1]) != n) return leave_it();
+    std::unique_ptr<Passed[]> all(new (std::nothrow) Passed[(size_t)n]);
+    if (!all) return PyErr_NoMemory();
+    int64_t first = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject* part = PyTuple_GET_ITEM(parts.get(), i);
+        uint64_t count;
+        if (!is_tuple_of(part, words.part, 5) ||
+            !as_number(PyTuple_GET_ITEM(part, 0), U32, &shards[i]) ||
+            !as_number(PyTuple_GET_ITEM(part, 3), U32, &count) ||
+            !all[i].open(PyList_GET_ITEM(args[1], i), asked, first, (int64_t)count))
+            return leave_it();
+        first += (int64_t)count;
+    }
+    const int64_t meta_bytes = ANSWER_BYTES + n * PART_ANSWER_BYTES;
+    Owned bytes(PyBytes_FromStringAndSize(nullptr, HEAD_BYTES + meta_bytes));
+    if (!bytes) return nullptr;
+    char* at = PyBytes_AS_STRING(bytes.get());
+    at = put_head(at, words.answer_kind, 0, meta_bytes, 0, 0, request);
+    at = put<uint32_t>(at, (uint32_t)n);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (!all[i].pass()) return nullptr;
+        at = all[i].pack(at, (uint32_t)shards[i]);
+    }
+    return Py_BuildValue("[O]", bytes.get());
+}
+
 // --------------------------------------------------------------------------------------- set-up
 
 // set_up_replicating(words: dict), after `set_up`
@@ -798,6 +882,7 @@ PyMethodDef methods[] = {
     {"enter_push", (PyCFunction)(void (*)(void))enter_push, METH_FASTCALL, nullptr},
     {"take_entries", (PyCFunction)(void (*)(void))take_entries, METH_FASTCALL, nullptr},
     {"commit_entries", (PyCFunction)(void (*)(void))commit_entries, METH_FASTCALL, nullptr},
+    {"note_pushes", (PyCFunction)(void (*)(void))note_pushes, METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -71,10 +71,12 @@ class Channel:
             self.send_bytes(call.buffers)
             return
         frame = call.frame
-        try:
-            sent = self.sock.send(frame)
-        except BlockingIOError:
-            sent = 0
+        sent = call.fill(self.sock.fileno())
+        if not sent:
+            try:
+                sent = self.sock.send(frame)
+            except BlockingIOError:
+                sent = 0
         if sent < frame.nbytes:
             self.send_bytes([frame[sent:]])
 

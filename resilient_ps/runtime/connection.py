@@ -21,7 +21,7 @@ import termios
 from typing import Any, Protocol, cast
 
 from resilient_ps.machine import Peer
-from resilient_ps.messages import Message, Refuse
+from resilient_ps.messages import Message, Refuse, Request
 from resilient_ps.routing import PEER_PREFIX
 from resilient_ps.runtime.clock import Clock
 from resilient_ps.runtime.limits import HostLimits
@@ -58,6 +58,13 @@ class Owner(Protocol):
         """Was the message in these bytes answered at once, and is it over?"""
         ...
 
+    def received_push(
+        self, connection: Connection, request: Request, left_bytes: int
+    ) -> tuple[int, bool] | None:
+        """Receive more of a push of which so many bytes of values are still to come, and make what
+        is there: how much that is, and whether all of it was made and answered. None: nothing."""
+        ...
+
     def on_refused(self, connection: Connection, why: str) -> None:
         """The peer breaks the protocol or a limit; it has been told, and is being closed."""
         ...
@@ -92,9 +99,10 @@ class Connection(asyncio.BufferedProtocol):
         self._finishing = False
         self._patience: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
-        self._descriptor = -1
+        self.descriptor = -1
         self._sock: Any = None  # of TCP; others know no low water
         self._low_water = 1
+        self._is_new = True  # the frame that is under way: its arrays have just begun
 
     # --------------------------------------------------------------------------- for the host
 
@@ -164,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(buffers) > BUFFERS_MAX or self._transport.get_write_buffer_size():
             return False
         try:
-            sent = os.writev(self._descriptor, buffers)
+            sent = os.writev(self.descriptor, buffers)
         except OSError:  # the transport will find out what it is
             return False
         while buffers and sent >= (size := memoryview(buffers[0]).nbytes):
@@ -207,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         self.remote = _remote_name(transport)
         silence_s = self._limits.server_silence_s if self._is_server else 0
         sock = transport.get_extra_info("socket")
-        self._descriptor = sock.fileno()
+        self.descriptor = sock.fileno()
         if sock.family in _TCP:
             self._sock = sock
         _configure(sock, silence_s)
@@ -226,6 +234,8 @@ class Connection(asyncio.BufferedProtocol):
             messages = self._reader.received(nbytes)
             if self._reader.filling and not messages:
                 messages = self._read_on()
+            if not self._reader.filling:
+                self._is_new = True
             self._set_low_water()
         except WireError as error:
             self._refuse_peer(str(error))
@@ -243,8 +253,19 @@ class Connection(asyncio.BufferedProtocol):
         """What has arrived of all arrays of a frame, without the transport's turn for each."""
         reader = self._reader
         while reader.filling:
+            request = reader.request
+            if request is not None and self._is_new:
+                self._is_new = False  # who is slow is waited for once, as others wait meanwhile
+                left_bytes = sum([view.nbytes for view in reader.get_targets()])
+                received = self._owner.received_push(self, request, left_bytes)
+                if received is not None:
+                    count, is_over = received
+                    self._low_water = 1
+                    messages = reader.received(count)
+                    if is_over or messages:
+                        return [] if is_over else messages
             try:
-                count = os.readv(self._descriptor, reader.get_targets())
+                count = os.readv(self.descriptor, reader.get_targets())
             except OSError:  # nothing is there, or the transport will find out what it is
                 return []
             if count == 0:

@@ -28,8 +28,10 @@ from typing import Any
 import uvloop
 
 from resilient_ps.coordinator.kv import Kv, KvCall, KvWatch
+from resilient_ps.engine import native
 from resilient_ps.machine import (
     AnswerBytes,
+    BeginPush,
     Drop,
     Effect,
     Event,
@@ -44,7 +46,7 @@ from resilient_ps.machine import (
     Started,
     StopAsked,
 )
-from resilient_ps.messages import Hello, Message
+from resilient_ps.messages import Hello, Message, Request
 from resilient_ps.routing import PEER_PREFIX
 from resilient_ps.runtime.addresses import Directory
 from resilient_ps.runtime.blob_bridge import BLOB_THREADS, BlobBridge
@@ -96,6 +98,7 @@ class Host:
     ) -> None:
         self._machine = machine
         self._answer_bytes: AnswerBytes | None = getattr(machine, "answer_bytes", None)
+        self._begin_push: BeginPush | None = getattr(machine, "begin_push", None)
         self._listening = listening
         self._directory = directory
         self._hello = hello
@@ -193,6 +196,28 @@ class Host:
             return False
         connection.send_bytes(*answer)
         return True
+
+    def received_push(
+        self, connection: Connection, request: Request, left_bytes: int
+    ) -> tuple[int, bool] | None:
+        if native is None or self._begin_push is None or self._over():
+            return None
+        try:
+            push = self._begin_push(connection.peer, request, self._clock.now_ns())
+            if push is None:
+                return None
+            where = connection.descriptor, request.keys, request.values[0], left_bytes
+            received = native.receive_push(*where, push.counts, push.arrays)
+            if received is None:
+                return None
+            count, lacks = received
+            answer = push.end(lacks)
+        except Exception as error:
+            self._crash("a push", error)
+            return None
+        if answer is not None:
+            connection.send_bytes(answer, push.until_ns)
+        return count, answer is not None
 
     def _perform(self, effect: Effect) -> None:
         match effect:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -104,6 +106,7 @@ class User:
     def left(self, call: QuickCall | None, op: int) -> QuickCall:
         assert call is not None
         call.op = op
+        call.fill()
         self.sent.append(joined(call.buffers))
         return call
 
@@ -477,3 +480,73 @@ def test_an_unfolded_call_is_what_the_usual_one_is() -> None:
         for user, call in zip(both.users, (ours, theirs), strict=True)
     )
     assert first == second
+
+
+def large(shards: int) -> tuple[Both, NDArray[np.uint64], NDArray[Any]]:
+    """A push that is sent while it is prepared."""
+    both = Both(shards, dim=90, dtype="float64")
+    rng = np.random.default_rng(shards)
+    return both, rng.integers(0, 1 << 63, 900).astype(np.uint64), both.rows(3, 900)
+
+
+def begun(both: Both, keys: NDArray[np.uint64], rows: NDArray[Any]) -> tuple[QuickCall, bytes]:
+    """The call of the quick one, which has not left, and the bytes of the usual one."""
+    plain = both.quick.plain
+    assert plain is not None
+    call = both.quick.session.push_quickly(plain, keys, rows, 5)
+    assert call is not None
+    both.usual.push(1, keys, rows)
+    return call, both.usual.sent[-1]
+
+
+def fill_up(sock: socket.socket) -> None:
+    """So that it takes nothing more."""
+    sock.setblocking(False)
+    with suppress(BlockingIOError):
+        while sock.send(bytes(1 << 16)):
+            pass
+
+
+@pytest.mark.parametrize("shards", [1, 4, 37])
+@pytest.mark.parametrize("taken", ["all", "a part", "nothing"])
+def test_a_large_push_that_is_sent_while_it_is_prepared_has_the_same_bytes(
+    shards: int, taken: str
+) -> None:
+    both, keys, rows = large(shards)
+    call, expected = begun(both, keys, rows)
+    ours, theirs = socket.socketpair()
+    if taken == "nothing":
+        fill_up(ours)
+    room = 4 << 20 if taken == "all" else 1 << 16
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
+    sent = call.fill(ours.fileno())
+    assert joined(call.buffers) == expected
+    assert {"all": sent == len(expected), "a part": 0 < sent < len(expected), "nothing": not sent}[
+        taken
+    ]
+    if taken != "nothing":
+        assert theirs.recv(sent, socket.MSG_WAITALL) == expected[:sent]
+    assert call.fill(ours.fileno()) == 0, "once"
+    ours.close()
+    theirs.close()
+
+
+def test_a_large_push_whose_connection_is_broken_is_whole_all_the_same() -> None:
+    both, keys, rows = large(4)
+    call, expected = begun(both, keys, rows)
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    assert call.fill(ours.fileno()) == 0
+    ours.close()
+    assert joined(call.buffers) == expected
+
+
+def test_a_large_push_that_was_not_sent_unfolds_to_what_it_would_have_been() -> None:
+    both, keys, rows = large(4)
+    begun(both, keys, rows)
+    (quick,), (usual,) = (user.session.calls.open.values() for user in both.users)
+    assert quick.keys.tobytes() == usual.keys.tobytes()
+    for shard, piece in usual.pieces.items():
+        mine = quick.pieces[shard]
+        assert (mine.first, mine.count, mine.prev) == (piece.first, piece.count, piece.prev)
+        assert joined([*mine.values]) == joined([*piece.values])
