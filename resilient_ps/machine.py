@@ -147,8 +147,8 @@ class ArrivingPush(Protocol):
 
 
 BeginPush: TypeAlias = Callable[[Peer, Request, int], "ArrivingPush | None"]
-"""`begin_push(peer, request, now_ns)`: how many keys this push has is known, the rest of them and
-its values are on their way. It is a step, to the end of what it gives. None: nothing has happened."""
+"""`begin_push(peer, request, now_ns)`: how many keys this push has is known; they and its values
+may still be on their way. It is a step, to the end of what it gives. None: nothing has happened."""
 
 
 class Machine(Protocol):
