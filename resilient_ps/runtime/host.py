@@ -46,9 +46,10 @@ from resilient_ps.machine import (
     Started,
     StopAsked,
 )
-from resilient_ps.messages import Hello, Message, Request
+from resilient_ps.messages import Append, Appended, Hello, Message, Request
 from resilient_ps.routing import PEER_PREFIX
 from resilient_ps.runtime.addresses import Directory
+from resilient_ps.runtime.awake import Awake
 from resilient_ps.runtime.blob_bridge import BLOB_THREADS, BlobBridge
 from resilient_ps.runtime.clock import Clock, MonotonicClock
 from resilient_ps.runtime.connection import Connection
@@ -117,6 +118,7 @@ class Host:
         self._stop_early = False
         self._exit: Exit | None = None
         self._timers = Timers(self._clock, self.post)
+        self._awake = Awake(self._clock, self._limits.linger_ns)
         self._kv = KvBridge(kv, self.post, self._log)
         self._blobs = BlobBridge(blobs, self.post, self._log, threads=blob_threads)
 
@@ -357,6 +359,7 @@ class Host:
                 break
             self._step(MessageArrived(connection.peer, message))
         self._flush()
+        self._awake.heard(of_replicas=isinstance(messages[-1], (Append, Appended)))
 
     def on_refused(self, connection: Connection, why: str) -> None:
         self._log.warning("peer refused", peer=connection.peer, remote=connection.remote, why=why)

@@ -31,3 +31,4 @@ class HostLimits:
     dial_timeout_s: float = 5.0
     dial_queue_bytes: int = 512 * _MIB  # sent to one server while it is being dialled
     close_grace_s: float = 1.0  # for a peer to take the last words
+    linger_ns: int = 60_000  # so long a server that replicates looks for the next message: `Awake`
