@@ -24,7 +24,7 @@ from typing import Any
 
 from resilient_ps.calls import RESEND_TIMER, ROUTING_REF
 from resilient_ps.coordinator import granting, reconciliation
-from resilient_ps.coordinator.cuts import CutConductor
+from resilient_ps.coordinator.cuts import TIMERS_PREFIX, CutConductor
 from resilient_ps.coordinator.eviction import EVICT_REF, Eviction
 from resilient_ps.coordinator.granting import TASKS_REF, Granting
 from resilient_ps.coordinator.intents import INTENT_REF, IntentExecution
@@ -138,6 +138,12 @@ class Controller:
         """Are we the coordinator, as far as we know? Every transaction checks it again."""
         return self._mandate.elected
 
+    @property
+    def _is_at_work(self) -> bool:
+        """Are we the coordinator of a cluster that exists, and is not being rolled back?"""
+        back = self._recovery is not None and self._recovery.busy
+        return self.elected and self._view.config is not None and not back
+
     # -- events
 
     def look(self, lease: int, now_ns: int) -> list[Effect]:
@@ -188,6 +194,8 @@ class Controller:
                 return self._granting.answered(event, now_ns)
             case KvAnswered(ref) | KvFailed(ref) if ref == ROUTING_REF:
                 return self._intents.handle(event, now_ns)
+            case TimerFired(name) if name.startswith(TIMERS_PREFIX) and self._is_at_work:
+                return [*self._cuts.advance(now_ns), *self._intents.advance(now_ns)]
             case TimerFired(name):
                 if name == WATCH_TIMER:
                     self._watch_at_ns = None

@@ -28,6 +28,8 @@ from resilient_ps.messages import Kind, PartAnswer, Told
 from resilient_ps.takeover import Script, Settled, Step
 
 JOBS_MOST = 1_000
+TIMERS_PREFIX = "coordinator/checkpoints"
+"""Timers whose names begin so are those of the `CutConductor`."""
 
 
 @dataclass(frozen=True, slots=True)

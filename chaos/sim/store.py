@@ -144,15 +144,16 @@ class Store:
     def _attempt(self, asked: _Call) -> None:
         asked.attempt += 1
         delay_ns = self._world.network.delay_ns(asked.process.host, ETCD)
-        self._world.after(delay_ns, partial(self._perform, asked, asked.attempt))
+        self._world.after(delay_ns, partial(self._perform, asked, asked.attempt, self.wiped))
 
-    def _perform(self, asked: _Call, attempt: int) -> None:
+    def _perform(self, asked: _Call, attempt: int, wiped: int) -> None:
         """A request reaches etcd: it is performed even where nobody waits for it any more."""
         world, host = self._world, asked.process.host
-        if self.down or not self._is_connected(host):
+        if self.down or wiped != self.wiped or not self._is_connected(host):
             world.after(ATTEMPT_NS, partial(self._time_out, asked, attempt))
             if world.draw_share() < LATE_SHARE:
-                world.after(world.draw_below(LATE_MOST_NS), partial(self._perform_late, asked))
+                late = partial(self._perform_late, asked, wiped)
+                world.after(world.draw_below(LATE_MOST_NS), late)
             return
         result: Answer | ResilientPsError
         try:
@@ -174,9 +175,10 @@ class Store:
             self._deaf.discard(host)
         return not network.is_blocked(host, ETCD) and host not in self._deaf
 
-    def _perform_late(self, asked: _Call) -> None:
-        """A request that was held back reaches etcd after its client has given it up."""
-        if self.down or not self._is_connected(asked.process.host):
+    def _perform_late(self, asked: _Call, wiped: int) -> None:
+        """A request that was held back reaches etcd after its client has given it up; another etcd,
+        which began anew, it does not reach."""
+        if self.down or wiped != self.wiped or not self._is_connected(asked.process.host):
             return
         with suppress(ResilientPsError):
             self._apply(asked)

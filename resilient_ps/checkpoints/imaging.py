@@ -95,6 +95,8 @@ class Imaging:
         """The timer is due: find images, capture, write."""
         self._due_ns = 0
         effects = self._find(now_ns)
+        if not effects and not self._writings and not self._uploads.pausing:
+            return self._tick(now_ns)  # as mostly: it waits for the shards
         captured = self._capture()
         effects += self._uploads.again(now_ns)
         effects += self._write(now_ns)
@@ -148,7 +150,7 @@ class Imaging:
         pause_ns = (now_ns - self._moved_ns) // PATIENCE
         least_ns = WATCH_NS if self._writings else FIRST_NS
         at_ns = now_ns + min(max(pause_ns, least_ns), WATCH_MOST_NS)
-        shard = self._capturing()
+        shard = self._capturing() if self._writings else None
         if shard is not None and self._has_room():
             hurries = not self._writings[shard].begun and not self._is_gentle(now_ns)
             at_ns = now_ns + (0 if hurries else STEP_NS)
@@ -176,6 +178,8 @@ class Imaging:
             held = self._replicas[shard].shard
             image = None if held is None else held.image
             writing = self._writings.get(shard)
+            if image is None and writing is None:
+                continue
             if writing is not None and writing.image is not image and not writing.captured:
                 self._drop(shard)  # an abort, a newer cut, or the replica is gone
                 writing = None

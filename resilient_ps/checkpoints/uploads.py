@@ -68,6 +68,11 @@ class Uploads:
         """Bytes in memory for what is under way."""
         return sum([each.held_bytes for each in (*self._under_way.values(), *self._pausing)])
 
+    @property
+    def pausing(self) -> bool:
+        """Is anything to be tried again after a pause?"""
+        return bool(self._pausing)
+
     def has_slot(self, now_ns: int, *, alone: bool = False) -> bool:
         """May another one begin? `alone`: only when no other is under way."""
         begun = len(self._under_way) + len(self._pausing)

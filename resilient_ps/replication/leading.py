@@ -160,20 +160,29 @@ class Leading(Commitment):
         return outs + self._hand_over(now_ns)
 
     def _is_as_desired(self, now_ns: int) -> bool:
-        """Is there nothing to be changed, as mostly? Then nobody is missing, late or to leave."""
+        """Is there nothing to be changed now, as mostly? Then nobody is late, or is to leave, and
+        who is missing has to wait."""
         home, record = self.home, self.known.record
         in_sync, desired = record.in_sync, record.desired
         if self.claim is not None or self.heir is not None or home.stopping:
             return False
         if len(in_sync) < home.min_in_sync or desired[:1] != (home.me.server,):
             return False
-        if len(in_sync) != len(desired) or {m.server for m in in_sync} != set(desired):
+        missing = set(desired).difference([member.server for member in in_sync])
+        if len(in_sync) + len(missing) != len(desired):
             return False
         if home.leaving and not home.leaving.isdisjoint(in_sync):
             return False
-        if not all(follower.counted for follower in self.followers.values()):
+        for follower in self.followers.values():
+            if not follower.counted and not self._has_to_wait(follower, now_ns):
+                return False
+        if missing and not all(self._is_known(home.staying(name)) for name in missing):
             return False
         return not any(m != home.me and self._is_gone(m, now_ns) for m in in_sync)
+
+    def _is_known(self, member: Member | None) -> bool:
+        """Is it a follower, if it is there at all?"""
+        return member is None or member in self.followers
 
     def _tell_lack(self, now_ns: int) -> list[Out]:
         """Where too few live for anything to be committed: those who wait are to know why."""

@@ -165,6 +165,13 @@ class Streams:
                 outs += self._begin_copy(follower, now_ns)
         return outs
 
+    def _has_to_wait(self, follower: Follower, now_ns: int) -> bool:
+        """Is it a learner for which it is not time, or no room, to begin a copy?"""
+        if follower.whole or follower.copying:
+            return False
+        full = len(self.home.sending) >= COPIES_MAX and self.number in self.home.to_send
+        return full or now_ns < follower.paused_until_ns
+
     def _begin_copy(self, follower: Follower, now_ns: int) -> list[Out]:
         if len(self.home.sending) >= COPIES_MAX:
             self.home.to_send.add(self.number)

@@ -156,6 +156,22 @@ def test_a_request_that_was_given_up_may_be_performed_later() -> None:
     assert 0 < late < 20
 
 
+def test_what_was_sent_to_an_etcd_that_is_lost_reaches_no_other_one() -> None:
+    for seed in range(20):
+        client = Client(seed)
+        for held_back in (True, False):
+            if held_back:
+                client.world.network.block("c", "etcd")
+            client.call(Txn((unchanged(KEY, 0),), (Put(KEY, b"late"),), (Put(KEY, b"no"),)))
+            client.run_for(SECOND_NS if held_back else 0)
+            client.world.store.wipe()
+            if held_back:
+                client.world.network.unblock("c", "etcd")
+            client.run_for(5 * SECOND_NS)
+            assert client.value() == b""
+        assert client.failures() == [True, True]
+
+
 def test_where_no_answers_come_back_requests_do_not_get_through_for_ever() -> None:
     client = Client()
     client.call(LeaseGrant(2))
