@@ -22,7 +22,7 @@ INT64_MAX = 2**63 - 1
 UINT64_MAX = 2**64 - 1
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 JsonObject = dict[str, Any]
 

@@ -25,7 +25,6 @@ dropped on both sides, and its pieces end.
 from __future__ import annotations
 
 import json
-import weakref
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, TypeAlias
@@ -67,7 +66,7 @@ class CopySource:
         self._epochs = epochs
         self._piece_bytes = piece_bytes
         self._number = 0
-        self._tables: deque[tuple[int, weakref.ref[TablePart]]] | None = None
+        self._tables: deque[tuple[int, object]] | None = None
         self._at = 0  # how far the first of those tables has been captured
         self._ended = False
 
@@ -79,7 +78,7 @@ class CopySource:
         if self._tables is not None:
             raise Bug("the first pieces of a copy are asked for twice")
         tables = sorted(self._shard.tables.items())
-        self._tables = deque((n, weakref.ref(table)) for n, table in tables if table.rows)
+        self._tables = deque((n, table.identity) for n, table in tables if table.rows)
         heads = list(_packed(self._items(), self._piece_bytes))
         held = list(self._held_pushes())
         heads[0] = f"[{len(heads)},{len(heads) + len(held)}]" + "," * bool(heads[0]) + heads[0]
@@ -107,9 +106,9 @@ class CopySource:
         if self._tables is None:
             raise Bug("a copy begins with its first pieces")
         while self._tables:
-            number, reference = self._tables[0]
-            table = reference()
-            if table is not None and self._shard.tables.get(number) is table:
+            number, identity = self._tables[0]
+            table = self._shard.tables.get(number)
+            if table is not None and table.identity is identity:
                 return self._capture(number, table)
             self._go_on()  # it was dropped meanwhile
         if self._ended:

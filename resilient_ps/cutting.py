@@ -13,10 +13,11 @@ from resilient_ps.guards import Guards
 from resilient_ps.image import ShardImage
 from resilient_ps.job import Job
 from resilient_ps.messages import Command, PartAnswer, Status
-from resilient_ps.shard_answers import Answering, Change
+from resilient_ps.rationing import Rationing
+from resilient_ps.shard_answers import Change
 
 
-class Cutting(Answering):
+class Cutting(Rationing):
     """See the module. `server` is the name of the server that this replica lives on."""
 
     def __init__(self, number: int, guards: Guards) -> None:

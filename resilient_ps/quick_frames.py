@@ -8,6 +8,7 @@ no native module, it leaves everything.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields as fields_of
 from typing import Any, Literal
 
 import numpy as np
@@ -60,16 +61,19 @@ _KNOWN_LOG_FIELDS = (
 def is_known() -> bool:
     """Are frames and messages what the native module knows?"""
     formats = (framing.HEAD.format, *frames.FORMATS) == _KNOWN_FORMATS
-    slots = tuple(" ".join(kind.__slots__) for kind in (Request, Answer))
     tuples = (Part, PartAnswer, Position, Epoch, WorkerId)
-    fields = (*slots, *(" ".join(t._fields) for t in tuples))
+    fields = (_names(Request), _names(Answer), *(" ".join(t._fields) for t in tuples))
     return formats and fields == _KNOWN_FIELDS and _are_logs_known()
 
 
 def _are_logs_known() -> bool:
-    slots = tuple(" ".join(kind.__slots__) for kind in (Command, Append, Appended))
+    classes = tuple(_names(kind) for kind in (Command, Append, Appended))
     tuples = tuple(" ".join(kind._fields) for kind in (AppendPart, AppendedPart, Entry))
-    return log_frames.FORMATS == _KNOWN_LOG_FORMATS and (*slots, *tuples) == _KNOWN_LOG_FIELDS
+    return log_frames.FORMATS == _KNOWN_LOG_FORMATS and (*classes, *tuples) == _KNOWN_LOG_FIELDS
+
+
+def _names(kind: Any) -> str:
+    return " ".join(field.name for field in fields_of(kind))
 
 
 def _set_up() -> bool:

@@ -33,7 +33,6 @@ from resilient_ps.job import Job
 from resilient_ps.ledger import JobLedger, RankRecord
 from resilient_ps.messages import NO_KEYS, NO_VALUES, Command, Entry, Kind, PartAnswer, Status
 from resilient_ps.plain_push import PlainPush
-from resilient_ps.rationing import Rationing
 from resilient_ps.shard_answers import Change
 from resilient_ps.small_state import digest_of
 from resilient_ps.table_part import TablePart
@@ -47,7 +46,7 @@ _LANES_STAY = "the job is a graph of tasks: its lanes neither join nor leave"
 _new = tuple.__new__  # several times faster than a named tuple's own constructor
 
 
-class ShardState(Cutting, Rationing):
+class ShardState(Cutting):
     """One replica's state of a shard. `position` is carried by every answer."""
 
     def __init__(

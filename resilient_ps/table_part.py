@@ -32,15 +32,17 @@ class TablePart:
 
     `writer` is the job that pushes to the table (0: none yet); one job writes at a time. `loading`:
     a copy of it is being taken in, and the first `loaded` rows or elements of it have come.
-    `overlay`: the view of it for an image, while one is taken here.
+    `overlay`: the view of it for an image, while one is taken here. `identity` is of this table
+    alone: whoever keeps that can tell whether a table is still the same one, and keeps no rows.
     """
 
-    __slots__ = ("__weakref__", "_dtype", "_held", "_keys_max", "_marks", "loaded", "loading",
-                 "overlay", "spec", "text", "width", "writer")  # fmt: skip
+    __slots__ = ("__weakref__", "_dtype", "_held", "_keys_max", "_marks", "identity", "loaded",
+                 "loading", "overlay", "spec", "text", "width", "writer")  # fmt: skip
 
     def __init__(self, spec: TableSpec, text: str, shard: int, shards: int) -> None:
         self.spec = spec
         self.text = text
+        self.identity = object()
         self.writer = 0
         self.loading = False
         self.loaded = 0

@@ -22,7 +22,7 @@ UINT64_MAX = 2**64 - 1
 
 JsonObject: TypeAlias = dict[str, Any]
 _T = TypeVar("_T")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _XXH128 = re.compile("[0-9a-f]{32}")
 

@@ -86,9 +86,10 @@ class SimCluster(Entries):
         store: CheckpointSettings | None = None,
         list_lag_s: int = 0,
     ) -> None:
-        self.world = World(seed, wire=wire, list_lag_s=list_lag_s)
-        self.archive = None if store is None else Archive(self.world)
-        super().__init__(self.world)
+        world = World(seed, wire=wire, list_lag_s=list_lag_s)
+        archive = None if store is None else Archive(world)
+        super().__init__(world)
+        self.archive = archive
         self.lease_ttl_s = lease_ttl_s
         self.servers: dict[str, SimServer] = {}
         self.lives: list[SimServer] = []

@@ -142,8 +142,11 @@ class Bootstrap:
         if isinstance(part, Listing | Lineage | Marking) and part.failed is not None:
             return self._wait(str(part.failed), now_ns)
         effects = self._next(part, now_ns)
-        trouble = "" if self._part is None else self._part.trouble
-        return [*effects, *self._complain(trouble, now_ns)]
+        return [*effects, *self._complain(self._trouble(), now_ns)]
+
+    def _trouble(self) -> str:
+        """Of the part that is under way now: it may be another one than before `_next`."""
+        return "" if self._part is None else self._part.trouble
 
     def _next(self, part: Listing | Lineage | Choosing | Marking, now_ns: int) -> list[Effect]:
         match part:

@@ -131,6 +131,10 @@ def test_what_reports_are_made_of_is_in_the_wheel(built: Distributions) -> None:
     )
 
 
+def test_what_compiled_machines_are_made_with_is_in_the_wheel(built: Distributions) -> None:
+    assert "resilient_ps/cli/compiled/make_tuple.c" in names(built.wheel)
+
+
 def test_the_wheel_built_from_the_sdist_is_the_same(built: Distributions) -> None:
     assert names(built.wheel_from_sdist) == names(built.wheel)
     with zipfile.ZipFile(built.wheel) as one, zipfile.ZipFile(built.wheel_from_sdist) as other:
