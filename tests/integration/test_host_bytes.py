@@ -236,7 +236,10 @@ def test_a_push_that_stops_coming_holds_nobody_up_and_is_told_of_when_it_is_ther
         peer.socket.sendall(data[:cut])
         while not machine.ends:
             assert other.ask(Ask(1, "still here")) == Told(1, "still here")
-        peer.socket.sendall(data[cut:] + rows_of(2))
+        peer.socket.sendall(data[cut : cut + 50])
+        assert other.ask(Ask(1, "still here")) == Told(1, "still here")
+        assert len(machine.ends) == 1, "it is waited for once"
+        peer.socket.sendall(data[cut + 50 :] + rows_of(2))
         first, second = peer.receive(), peer.receive()
     assert isinstance(first, Answer)
     assert isinstance(second, Answer)

@@ -25,6 +25,7 @@ from resilient_ps.quotas import NOTHING, WITHOUT_END, Give, Given, Settle, Size
 from resilient_ps.shard_state import ShardState
 from resilient_ps.tables.allowance import Allowance
 from resilient_ps.tables.optimisers import FTRL, SGD, Adagrad, Adam, Sum
+from resilient_ps.tables.sparse import SparseShard
 from resilient_ps.tables.spec import DenseSpec, SparseSpec, TableSpec
 from resilient_ps.wire import encode
 
@@ -215,6 +216,37 @@ def test_large_pushes_that_come_in_pieces_are_shared_out_and_are_the_same(table:
         assert state(quick) == state(usual)
     assert max(lacks) > 0, "a table that had to grow went on"
     assert min(lacks) <= 0
+
+
+@pytest.mark.parametrize("table", SPARSE)
+def test_parts_of_one_call_are_changed_as_they_are_one_by_one(table: int) -> None:
+    """In shares: with repeated keys and new rows, of which some find no room and some no place."""
+    spec = TABLES[table]
+    assert isinstance(spec, SparseSpec)
+    rng = np.random.default_rng(table)
+    together, alone = ([SparseShard(spec) for _ in range(3)] for _ in range(2))
+    lacked: set[int] = set()
+    for shard in [*together, *alone]:  # whose scratch is large enough from now on
+        shard.push(np.ones(9_000, np.uint64), np.zeros((9_000, spec.dim), spec.dtype))
+    for turn in range(12):
+        counts = [6_000 + turn + i for i in range(3)]
+        keys = [rng.integers(0, 3_000 * (turn + 1), count).astype(np.uint64) for count in counts]
+        grads = [rng.integers(-9, 9, (count, spec.dim)).astype(spec.dtype) for count in counts]
+        flat = np.concatenate([each.reshape(-1) for each in grads])
+        assert flat.nbytes > SHARED_BYTES
+        arrays = [shard.push_arrays for shard in together]
+        lacks = native.push_parts(np.concatenate(keys), flat, counts, arrays, [])
+        assert lacks is not None
+        lacked |= set(lacks)
+        for shard, one, lack, some, theirs in zip(together, alone, lacks, keys, grads, strict=True):
+            if lack:
+                shard.go_on(lack, some, theirs.reshape(-1))
+            one.push(some, theirs)
+            assert shard.digest() == one.digest()
+    assert lacked == {0, 1, 2}, "done, no place in the index, no room for rows"
+
+
+SHARED_BYTES = 128 * 1024  # from here on other cores take part
 
 
 def test_parts_whose_values_are_there_are_made_and_noted_though_the_rest_never_comes() -> None:
