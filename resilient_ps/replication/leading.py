@@ -129,6 +129,8 @@ class Leading(Commitment):
         """Is there nothing that only time brings forward?"""
         if self.claim is not None or self.heir is not None or len(self.log) or self._parked:
             return False
+        if self.lack:  # it ends without a change of the record when a member is heard again
+            return False
         for f in self.followers.values():
             if not f.counted or f.resend or f.since_ns or f.told < self.commit:
                 return False

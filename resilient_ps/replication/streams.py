@@ -108,13 +108,15 @@ class Streams:
         return self._resend(follower, now_ns)
 
     def _resend(self, follower: Follower, now_ns: int) -> list[Out]:
-        """From `sent` on, or a question whether it holds that."""
+        """From `sent` on, or a question whether it holds that. While it has no lease nothing is
+        sent, and it is tried again: it may have to stay in sync, and come back."""
         follower.resend = False
         if follower.sent < self.log.last:
             return self._send(follower, now_ns)
         outs = self._part(follower, ())
         if outs:
             follower.owes(now_ns)
+        follower.resend = not outs
         return outs
 
     def on_lost(self, server: str, now_ns: int) -> None:
