@@ -22,7 +22,7 @@ def freeze(faults: Faults, rng: np.random.Generator) -> tuple[str, ...]:
     back from a disaster by then, and is not needed any more: it may be struck too.
 
     Who is struck may have written right before that it alone is in sync, as it may where the other
-    member had just lost its lease: then that shard has been lost, too.
+    member had just lost its lease: then that shard is lost now (`stranded`).
     """
     faults.heal()
     cluster = faults.cluster
@@ -36,8 +36,16 @@ def freeze(faults: Faults, rng: np.random.Generator) -> tuple[str, ...]:
         if survivors and name not in survivors:
             _strike(faults, name, rng)
     cluster.world.run_to(cluster.world.now_ns + UNDER_WAY_NS)
-    struck = set(cluster.servers) - set(survivors)
-    return () if struck and not _hold_all(cluster, set(survivors)) else survivors
+    return survivors
+
+
+def stranded(cluster: SimCluster, survivors: tuple[str, ...]) -> tuple[int, ...]:
+    """The shards on which these servers alone cannot commit; none where nobody was struck."""
+    names = set(survivors)
+    if names == set(cluster.servers):
+        return ()
+    members = zip(cluster.records(), _members(cluster), strict=True)
+    return tuple(shard for shard, held in members if len(names & held) < cluster.min_in_sync)
 
 
 def _choose(faults: Faults, rng: np.random.Generator) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from resilient_ps.chaos.checkers.suite import check_run
 from resilient_ps.chaos.checkers.verdict import HOLDS, Verdict
 from resilient_ps.chaos.sim.cluster import SimCluster
 from resilient_ps.chaos.sim.faults import FAULTS_LEAST, Faults
-from resilient_ps.chaos.sim.freeze import freeze
+from resilient_ps.chaos.sim.freeze import freeze, stranded
 from resilient_ps.chaos.sim.outcome import Finding, Outcome, RunKind, RunRecord, overall
 from resilient_ps.chaos.sim.schedule import MS_PER_S, Schedule
 from resilient_ps.chaos.sim.setup import Setup, schedule_of, setup_of
@@ -198,6 +198,8 @@ class _Run:
         world.run_to(self.begin_ns + moment_ms * (SECOND_NS // MS_PER_S))
         survivors = freeze(self.faults, rng)
         self.lost.update(self.cluster.lost_shards())
+        if survivors:
+            self.lost.update(stranded(self.cluster, survivors))
         if not survivors or self.lost:
             return
         before = {rank: load.acknowledged(rank) for rank in load.ranks}
