@@ -122,6 +122,13 @@ def test_who_wrote_that_it_alone_is_in_sync_takes_a_shard_along_when_it_is_struc
     assert (outcome.verdict, outcome.lost_shards) == ("true", lost), outcome.findings
 
 
+def test_a_shard_that_survivors_cannot_go_on_with_is_told_as_lost_though_its_server_lives() -> None:
+    outcome = run_seed(689, kind="liveness")
+    assert outcome.verdict == "true", outcome.findings
+    assert outcome.lost_shards
+    assert outcome.virtual_s < 30, "it ends there"
+
+
 def test_a_run_goes_on_for_thirty_virtual_seconds() -> None:
     outcome = run_seed(2, schedule=())
     assert outcome.virtual_s >= 30
